@@ -1,0 +1,129 @@
+"""Standard JSON only, read strictly and written the same way every time."""
+
+import json
+import math
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from supernet.errors import UserError
+
+LARGEST_FILE = 256 * 2**20  # bytes; a real run's largest file is a few megabytes
+
+
+def loads(text: str | bytes, name: str = "text") -> Any:
+    """The value in `text`. UserError, naming `name`, for bad syntax or UTF-8, NaN, Infinity, duplicate keys, too deep nesting."""
+    try:
+        if isinstance(text, bytes):
+            text = text.decode("utf-8")
+        return json.loads(
+            text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded_int
+        )
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{name}: not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise UserError(f"{name}: nested too deeply") from None
+    except _BadValue as error:
+        raise UserError(f"{name}: {error}") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """The value in a file; UserError names the file when it is missing, too large or not strict JSON."""
+    return loads(read_bytes(path), str(path))
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """A file's bytes, at most LARGEST_FILE of them; UserError names the file when it cannot be read."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise UserError(f"{path}: larger than {LARGEST_FILE} bytes, so not one of this tool's files")
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}") from None
+
+
+def dumps(value: Any) -> str:
+    """`value` as indented JSON with short lists on one line; a float that is not finite becomes null."""
+    return _render(_without_nonfinite(value), "") + "\n"
+
+
+def dumps_line(value: Any) -> str:
+    """`value` on one line, for JSON lines; a float that is not finite becomes null."""
+    return json.dumps(_without_nonfinite(value), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write `value` as JSON, atomically."""
+    write_atomic(path, dumps(value).encode("utf-8"))
+
+
+def write_atomic(path: str | Path, data: bytes) -> None:
+    """Write bytes to a temporary name beside `path`, flush them to disk and rename: readers see the old file or the new one."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+class _BadValue(Exception):
+    pass
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise _BadValue(f"key {twice!r} stands twice in one object")
+    return result
+
+
+def _no_constant(word: str) -> None:
+    raise _BadValue(f"{word} is not standard JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise _BadValue(f"number {digits[:40]} is too large")
+    return number
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > 20:
+        raise _BadValue(f"number {digits[:20]}... is too large")
+    return int(digits)
+
+
+def _without_nonfinite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _without_nonfinite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nonfinite(item) for item in value]
+    return value
+
+
+def _render(value: Any, indent: str) -> str:
+    flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    if not isinstance(value, (dict, list)) or not value or len(flat) + len(indent) <= 110:
+        return flat
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        items = [f"{deeper}{json.dumps(key, ensure_ascii=False)}: {_render(item, deeper)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(items) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(deeper + _render(item, deeper) for item in value) + f"\n{indent}]"

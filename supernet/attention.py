@@ -1,0 +1,131 @@
+"""Dot-product self-attention, and what every attention-like block shares: heads, masks, value and output projections.
+
+Shapes: B batch, T length of the segment, M memory, K = M' + T keys (M' <= M the filled memory), h heads, d width, d_h = d / h.
+"""
+
+import functools
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from supernet.settings import ModelSettings
+
+
+class Relative(NamedTuple):
+    """Relative positions of one forward pass: encodings [K, d] of the distances K-1 ... 0, biases u and v [d]."""
+
+    encodings: Tensor
+    u: Tensor
+    v: Tensor
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """[B, T, d] -> [B, h, T, d_h]."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """[B, h, T, d_h] -> [B, T, d]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def with_memory(x: Tensor, memory: Tensor | None) -> Tensor:
+    """The keys' inputs: memory [B, M', d] before the segment [B, T, d]."""
+    return x if memory is None else torch.cat((memory, x), dim=1)
+
+
+@functools.lru_cache(maxsize=32)
+def causal_keys(length: int, keys: int, device: torch.device) -> Tensor:
+    """[T, K] bool: query i may see the memory and the keys up to itself."""
+    return torch.ones(length, keys, dtype=torch.bool, device=device).tril(keys - length)
+
+
+def allowed_keys(x: Tensor, keys: int, *, causal: bool, mask: Tensor | None) -> Tensor | None:
+    """Which keys each query may see: [T, K], [B, 1, T or 1, K], or None for all; `mask` [B, T] True = real token."""
+    allowed = causal_keys(x.shape[1], keys, x.device) if causal else None
+    if mask is None:
+        return allowed
+    real = functional.pad(mask, (keys - mask.shape[1], 0), value=True)[:, None, None, :]  # the memory is real
+    return real if allowed is None else real & allowed
+
+
+class DotProductLogits(nn.Module):
+    """S = Q K^T / sqrt(d_h) (Vaswani et al. 2017, eq. 1), with relative positions those of Dai et al. 2019, section 3.3:
+
+    S = ((q_i + u) k_j + (q_i + v) W_R r_{i-j}) / sqrt(d_h), no biases in the projections.
+    """
+
+    def __init__(self, config: ModelSettings, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.key = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.position = nn.Linear(config.d_model, config.d_model, bias=False) if config.position == "relative" else None
+
+    def project(self, x: Tensor, memory: Tensor | None, relative: Relative | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries [B, h, T, d_h], keys [B, h, K, d_h], and the position logits [B, h, T, K] (None without relative)."""
+        query = self.query(x)
+        keys = split_heads(self.key(with_memory(x, memory)), self.heads)
+        if self.position is None or relative is None:
+            return split_heads(query, self.heads), keys, None
+        encodings = split_heads(self.position(relative.encodings)[None], self.heads)  # [1, h, K, d_h]
+        by_distance = split_heads(query + relative.v, self.heads) @ encodings.transpose(-1, -2)
+        scale = keys.shape[-1] ** -0.5
+        return split_heads(query + relative.u, self.heads), keys, _shift(by_distance) * scale
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+        """x [B, T, d] -> logits [B, h, T, K]."""
+        query, keys, positions = self.project(x, memory, relative)
+        logits = query @ keys.transpose(-1, -2) * keys.shape[-1] ** -0.5
+        return logits if positions is None else logits + positions
+
+
+class SelfAttention(nn.Module):
+    """Y = softmax(S) V W_O with the dot-product logits S, in torch's fused kernel. x [B, T, d] -> [B, T, d].
+
+    Queries that may see no key at all give 0.
+    """
+
+    attends = True
+
+    def __init__(self, config: ModelSettings, *, heads: int):
+        super().__init__()
+        self.heads, self.causal = heads, config.causal
+        self.logits = DotProductLogits(config, heads)
+        self.value = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
+    ) -> Tensor:
+        """`mask` [B, T] bool, True = real token; `memory` [B, M', d], normalised as x is."""
+        query, keys, positions = self.logits.project(x, memory, relative)
+        values = split_heads(self.value(with_memory(x, memory)), self.heads)
+        if mask is None and memory is None and positions is None:
+            mixed = functional.scaled_dot_product_attention(query, keys, values, is_causal=self.causal)
+            return self.output(merge_heads(mixed))
+        allowed = allowed_keys(x, keys.shape[2], causal=self.causal, mask=mask)
+        if positions is not None:
+            allowed = positions if allowed is None else positions.masked_fill(~allowed, float("-inf"))
+        mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed)
+        if mask is not None:
+            mixed = _zero_blind_queries(mixed, x, keys.shape[2], self.causal, mask)
+        return self.output(merge_heads(mixed))
+
+
+def _zero_blind_queries(mixed: Tensor, x: Tensor, keys: int, causal: bool, mask: Tensor) -> Tensor:
+    """Kernels differ in what a query without any key yields (0, a mean, NaN): make it 0, with a zero gradient."""
+    sees_any = allowed_keys(x, keys, causal=causal, mask=mask).any(dim=-1, keepdim=True)
+    return torch.where(sees_any, mixed, torch.zeros((), dtype=mixed.dtype, device=mixed.device))
+
+
+def _shift(by_distance: Tensor) -> Tensor:
+    """[B, h, T, K], column c for distance K-1-c counted from the last query -> column j for key j (Dai et al. 2019, app. B).
+
+    Row i moves left by T-1-i; what is moved in from the next row lies in the future and is masked (causal models only).
+    """
+    batch, heads, length, keys = by_distance.shape
+    padded = functional.pad(by_distance, (1, 0)).view(batch, heads, keys + 1, length)
+    return padded[:, :, 1:].view(batch, heads, length, keys)

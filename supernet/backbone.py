@@ -1,0 +1,151 @@
+"""What stands around the layers: embedding, positions, memory, final norm, head.
+
+Shapes: B batch, T length of the segment, N layers, M memory, M' <= M its filled part, d width, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from supernet.attention import Relative
+from supernet.layers import Context
+from supernet.settings import ModelSettings
+
+
+class Backbone(nn.Module):
+    """A stack of layers between an embedding and a head. Subclasses call `run`."""
+
+    def __init__(self, settings: ModelSettings, layers: list[nn.Module]):
+        super().__init__()
+        self.settings = settings
+        self.embedding = nn.Embedding(settings.vocab_size, settings.d_model)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        self.positions = self.relative_biases = None
+        if settings.position == "learned":
+            self.positions = nn.Parameter(torch.randn(settings.max_len, settings.d_model) * 0.02)
+        if settings.position == "relative":
+            self.relative_biases = nn.Parameter(torch.zeros(2, settings.d_model))  # u and v, shared by all layers
+        self.dropout = nn.Dropout(settings.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(settings.d_model) if settings.norm == "pre" else nn.Identity()
+        self.head = AdaptiveHead(settings) if settings.cutoffs else Head(settings)
+
+    def run(
+        self, tokens: Tensor, extras: list[tuple], *, memory: Tensor | None = None, padding_mask: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits [B, T, V] for tokens [B, T]; with memory_len > 0 also the next memory [N, B, M', d], detached.
+
+        `extras[n]` are further arguments of layer n; `padding_mask` [B, T] bool, True = real token. Raises ValueError for
+        T > max_len, and for a memory or a mask that does not fit.
+        """
+        self._check(tokens, memory, padding_mask)
+        x = self.dropout(self._embed(tokens))
+        relative = self._relative(tokens.shape[1] + (0 if memory is None else memory.shape[2]), x)
+        inputs = []
+        for index, layer in enumerate(self.layers):
+            inputs.append(x)
+            past = None if memory is None else memory[index]
+            x = layer(x, Context(padding_mask, past, relative), *extras[index])
+        logits = self.head(self.norm(x), self.embedding.weight)
+        return (logits, self._next_memory(memory, inputs)) if self.settings.memory_len else logits
+
+    def _check(self, tokens: Tensor, memory: Tensor | None, padding_mask: Tensor | None) -> None:
+        if tokens.ndim != 2:
+            raise ValueError(f"tokens must be [B, T], got shape {tuple(tokens.shape)}")
+        if tokens.shape[1] > self.settings.max_len:
+            raise ValueError(f"length {tokens.shape[1]} exceeds max_len {self.settings.max_len}")
+        if memory is not None and not self.settings.memory_len:
+            raise ValueError("this model has memory_len 0, so it takes no memory")
+        if padding_mask is not None and padding_mask.shape != tokens.shape:
+            raise ValueError(f"padding_mask must be {tuple(tokens.shape)}, got {tuple(padding_mask.shape)}")
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)  # [B, T, d]
+        if self.positions is not None:
+            return x + self.positions[: tokens.shape[1]]
+        if self.settings.position == "sinusoidal":
+            return x + sinusoids(torch.arange(tokens.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
+        return x
+
+    def _relative(self, keys: int, x: Tensor) -> Relative | None:
+        if self.relative_biases is None:
+            return None
+        distances = torch.arange(keys - 1, -1, -1, device=x.device)
+        return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), *self.relative_biases)
+
+    def _next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:
+        seen = torch.stack(inputs).detach()  # [N, B, T, d]
+        if memory is not None:
+            seen = torch.cat((memory, seen), dim=2)
+        return seen[:, :, -self.settings.memory_len :]
+
+
+class Network(Backbone):
+    """A plain model: one block a layer. `model(tokens)` -> logits, with memory_len > 0 (logits, memory)."""
+
+    def forward(
+        self, tokens: Tensor, *, memory: Tensor | None = None, padding_mask: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """tokens [B, T] int64 -> logits [B, T, V]; see Backbone.run."""
+        return self.run(tokens, [()] * len(self.layers), memory=memory, padding_mask=padding_mask)
+
+
+class Head(nn.Module):
+    """Logits = X E^T with E the embedding (tied) or a matrix of its own. [B, T, d] -> [B, T, V]."""
+
+    def __init__(self, settings: ModelSettings):
+        super().__init__()
+        self.weight = None
+        if not settings.tie_embeddings:
+            self.weight = nn.Parameter(torch.randn(settings.vocab_size, settings.d_model) * 0.02)
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """`embedding` [V, d] is used where the head is tied."""
+        return functional.linear(x, embedding if self.weight is None else self.weight)
+
+
+class AdaptiveHead(nn.Module):
+    """Adaptive softmax (Grave et al. 2017) with clusters of one width (div_val 1), as Transformer-XL Base uses it.
+
+    The first cluster's words stand beside one entry a tail cluster; a tail word's probability is its cluster's times its own
+    within the cluster. [B, T, d] -> log-probabilities [B, T, V], which serve as logits: their softmax is themselves.
+    """
+
+    def __init__(self, settings: ModelSettings):
+        super().__init__()
+        self.borders = [*settings.cutoffs, settings.vocab_size]
+        self.words = Head(settings)
+        self.bias = nn.Parameter(torch.zeros(settings.vocab_size))
+        self.cluster_weight = nn.Parameter(torch.zeros(len(settings.cutoffs), settings.d_model))
+        self.cluster_bias = nn.Parameter(torch.zeros(len(settings.cutoffs)))
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """`embedding` [V, d] is used where the head is tied."""
+        scores = self.words(x, embedding) + self.bias
+        first, *tails = scores.split([b - a for a, b in zip([0, *self.borders], self.borders)], dim=-1)
+        clusters = functional.linear(x, self.cluster_weight, self.cluster_bias)
+        first = torch.log_softmax(torch.cat((first, clusters), dim=-1), dim=-1)
+        words, clusters = first.split((self.borders[0], len(tails)), dim=-1)
+        parts = [torch.log_softmax(tail, dim=-1) + clusters[..., i : i + 1] for i, tail in enumerate(tails)]
+        return torch.cat((words, *parts), dim=-1)
+
+
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """[K] -> [K, width]: sines, then cosines (Vaswani et al. 2017, section 3.5, in Transformer-XL's order)."""
+    frequencies = 10_000 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+    angles = positions.float()[:, None] * frequencies
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)[:, :width]
+
+
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """AdamW parameter groups: decay for matrices, none for vectors, embeddings and what a module lists in `no_decay`."""
+    exempt = set()
+    for module in model.modules():
+        names = ("weight",) if isinstance(module, nn.Embedding) else getattr(module, "no_decay", ())
+        exempt.update(id(getattr(module, name)) for name in names)
+    with_decay, without = [], []
+    for name, parameter in model.named_parameters():
+        if name != "alphas":
+            plain = parameter.ndim < 2 or id(parameter) in exempt or name in ("positions", "relative_biases")
+            (without if plain else with_decay).append(parameter)
+    return [{"params": with_decay, "weight_decay": weight_decay}, {"params": without, "weight_decay": 0.0}]

@@ -1,0 +1,77 @@
+"""From alphas to gates: pure functions. Shapes: N layers, C candidates; alphas and gates [N, C], gates' rows sum to 1.
+
+Everything here is computed in fp32 whatever autocast says: half-precision noise can be infinite.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+SMALLEST_TEMPERATURE = 1e-3  # below it the softmax of alphas / temperature is a step and its gradient is zero
+
+
+def softmax_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
+    """g = softmax(alphas / temperature): the soft mixture of DARTS (Liu et al. 2019, eq. 2); the noise is not used."""
+    return torch.softmax(alphas.float() / temperature, dim=-1)
+
+
+def gumbel_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
+    """g = softmax((alphas + noise) / temperature): the concrete relaxation (Jang et al. 2017, eq. 2; PAR)."""
+    return torch.softmax((alphas.float() + noise) / temperature, dim=-1)
+
+
+def gumbel_hard_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
+    """One-hot at the largest alphas + noise in the forward pass; the gradient is that of `gumbel_gates` (straight-through)."""
+    soft = gumbel_gates(alphas, noise, temperature)
+    hard = functional.one_hot(soft.argmax(dim=-1), soft.shape[-1]).to(soft.dtype)
+    return (hard - soft).detach() + soft
+
+
+def sampled_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
+    """One-hot drawn from softmax(alphas / temperature) by the Gumbel-max trick; constant, so only that candidate has to run.
+
+    The alphas' gradient then comes from `score_function_loss`, which needs the losses of sampled layouts and no gates.
+    """
+    choices = (alphas.detach().float() / temperature + noise).argmax(dim=-1)
+    return functional.one_hot(choices, alphas.shape[-1]).float()
+
+
+RELAXATIONS = {
+    "softmax": softmax_gates,
+    "gumbel": gumbel_gates,
+    "gumbel_hard": gumbel_hard_gates,
+    "sampled": sampled_gates,
+}
+
+
+def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Standard Gumbel noise in fp32, always finite: -log of an exponential draw that is kept away from 0."""
+    exponential = torch.empty(shape, dtype=torch.float32, device=generator.device).exponential_(generator=generator)
+    return -exponential.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
+def temperature_at(step: int, *, first: int, last: int, start: float, end: float) -> float:
+    """Temperature of a step: `start` up to step `first`, `end` from step `last` on, exactly; geometric in between."""
+    if step <= first or first >= last:
+        return start if step < last else end
+    if step >= last:
+        return end
+    return start * (end / start) ** ((step - first) / (last - first))
+
+
+def score_function_loss(alphas: Tensor, choices: Tensor, losses: Tensor) -> Tensor:
+    """A scalar whose gradient estimates d E[loss] / d alphas from K layouts drawn from softmax(alphas).
+
+    choices [K, N] (int64), losses [K] of those layouts on one batch, K >= 2. The gradient is
+    1/K sum_k (loss_k - mean of the other losses) d log p(choices_k) / d alphas (Williams 1992; leave-one-out baseline of
+    Kool et al. 2019): unbiased for layouts drawn independently, and a batch's difficulty cancels.
+    """
+    others = (losses.sum() - losses) / (len(losses) - 1)
+    log_p = torch.log_softmax(alphas.float(), dim=-1)
+    chosen = log_p.expand(len(choices), *log_p.shape).gather(-1, choices.unsqueeze(-1)).sum(dim=(1, 2))
+    return ((losses - others).detach().to(chosen.dtype) * chosen).mean()
+
+
+def mean_entropy(probabilities: Tensor) -> Tensor:
+    """Mean over layers of the entropy of the rows of [N, C], in nats."""
+    return torch.special.entr(probabilities).sum(dim=-1).mean()

@@ -1,0 +1,84 @@
+"""One layer: a block with its norm and residual, and the supernet's gated sum of several."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from supernet.attention import Relative, with_memory
+from supernet.blocks import Candidate, all_options, block_class
+from supernet.settings import ModelSettings
+
+
+class Context(NamedTuple):
+    """What a layer sees beside its input: padding mask [B, T], its memory [B, M', d], relative positions."""
+
+    mask: Tensor | None = None
+    memory: Tensor | None = None
+    relative: Relative | None = None
+
+
+class Layer(nn.Module):
+    """F(X) = X + Block(Norm(X)) with norm "pre", Norm(X + Block(X)) with "post". x [B, T, d] -> [B, T, d]."""
+
+    def __init__(self, candidate: Candidate, settings: ModelSettings, layer: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(settings.d_model)
+        self.block = build_block(candidate, settings, layer)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.pre = settings.norm == "pre"
+        self.attends = getattr(self.block, "attends", False)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """`context.memory` holds this layer's earlier inputs, before the norm."""
+        normalise = self.norm if self.pre else _unchanged
+        if self.attends and context.memory is not None:
+            both = normalise(with_memory(x, context.memory))
+            memory, inputs = both.split((context.memory.shape[1], x.shape[1]), dim=1)
+            y = self.block(inputs, mask=context.mask, memory=memory, relative=context.relative)
+        elif self.attends:
+            y = self.block(normalise(x), mask=context.mask, relative=context.relative)
+        else:
+            y = self.block(normalise(x), mask=context.mask)
+        y = x + self.dropout(y)
+        return y if self.pre else self.norm(y)
+
+
+class IdentityLayer(nn.Module):
+    """F(X) = X: no block, no norm, no residual."""
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """x [B, T, d] -> x."""
+        return x
+
+
+class MixedLayer(nn.Module):
+    """sum_c gate_c F_c(X) over the candidates c (PAR, section 2)."""
+
+    def __init__(self, candidates: Sequence[Candidate], settings: ModelSettings, layer: int):
+        super().__init__()
+        self.candidates = nn.ModuleList(build_layer(candidate, settings, layer) for candidate in candidates)
+
+    def forward(self, x: Tensor, context: Context, gates: Tensor, active: Sequence[int]) -> Tensor:
+        """`gates` [C]; only the candidates in `active` run. A single active one has gate 1 and is not multiplied."""
+        if len(active) == 1:
+            return self.candidates[active[0]](x, context)
+        return sum(gates[index] * self.candidates[index](x, context) for index in active)
+
+
+def build_layer(candidate: Candidate, settings: ModelSettings, layer: int) -> nn.Module:
+    """The candidate as layer number `layer` (from 0), with norm and residual."""
+    return IdentityLayer() if candidate.block == "identity" else Layer(candidate, settings, layer)
+
+
+def build_block(candidate: Candidate, settings: ModelSettings, layer: int) -> nn.Module:
+    """The bare block of a candidate."""
+    cls = block_class(candidate.block)
+    options = all_options(candidate, settings)
+    if getattr(cls, "needs_layer", False):
+        options["layer"] = layer
+    return cls(settings, **options)
+
+
+def _unchanged(x: Tensor) -> Tensor:
+    return x

@@ -1,0 +1,73 @@
+"""The supernet: every layer mixes all candidates, and the alphas say how much of each."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from supernet.backbone import Backbone
+from supernet.blocks import Candidate, parse_candidate
+from supernet.errors import SettingError
+from supernet.layers import MixedLayer
+from supernet.settings import ModelSettings, check_int
+
+
+class Supernet(Backbone):
+    """N layers of C candidates each. `net(tokens, gates)` -> logits, with memory_len > 0 (logits, memory).
+
+    `model_config` is a mapping with the keys of a file's "model", plus "task" and "layers"; `candidates` are labels or objects.
+    `alphas` [N, C] start at 0, so all candidates are equally likely. Raises SettingError for what does not fit.
+    """
+
+    def __init__(self, model_config: Mapping[str, Any], candidates: Sequence[str | Mapping[str, Any] | Candidate]):
+        values = dict(model_config)
+        layers = check_int(values.pop("layers", None), "model.layers", least=1)
+        settings = ModelSettings.from_mapping(values, task=values.pop("task", "causal_lm"))
+        self_candidates = parse_candidates(candidates, settings)
+        super().__init__(settings, [MixedLayer(self_candidates, settings, layer) for layer in range(layers)])
+        self.candidates = self_candidates
+        self.alphas = nn.Parameter(torch.zeros(layers, len(self_candidates)))
+
+    @property
+    def labels(self) -> list[str]:
+        """The candidates' labels, in the order of the alphas' columns."""
+        return [candidate.label for candidate in self.candidates]
+
+    def probabilities(self) -> Tensor:
+        """Noise-free softmax(alphas), [N, C]; differentiable."""
+        return torch.softmax(self.alphas.float(), dim=-1)
+
+    def weight_parameters(self) -> list[nn.Parameter]:
+        """Every parameter but the alphas, in the module's order."""
+        return [parameter for name, parameter in self.named_parameters() if name != "alphas"]
+
+    def forward(
+        self, tokens: Tensor, gates: Tensor, *, memory: Tensor | None = None, padding_mask: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """tokens [B, T] int64, gates [N, C] with rows that sum to 1 -> logits [B, T, V]; see Backbone.run.
+
+        A candidate whose gate is a constant 0 is not run. Keep constant gates on the CPU: which candidates to run is then
+        known without waiting for the device.
+        """
+        if gates.shape != self.alphas.shape:
+            raise ValueError(f"gates must be {tuple(self.alphas.shape)}, got {tuple(gates.shape)}")
+        if gates.requires_grad:
+            active = [range(gates.shape[1])] * gates.shape[0]
+        else:
+            active = [[index for index, gate in enumerate(row) if gate] for row in gates.tolist()]
+        gates = gates.to(tokens.device)
+        return self.run(tokens, list(zip(gates, active)), memory=memory, padding_mask=padding_mask)
+
+
+def parse_candidates(values: Sequence[Any], settings: ModelSettings, path: str = "search.blocks") -> list[Candidate]:
+    """At least two different candidates from labels or objects."""
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence):
+        raise SettingError(path, f"expected a list of labels or objects, got {values!r}")
+    candidates = [parse_candidate(value, settings, f"{path}[{index}]") for index, value in enumerate(values)]
+    for index, candidate in enumerate(candidates):
+        if candidate in candidates[:index]:
+            raise SettingError(f"{path}[{index}]", f"{candidate.label} is already a candidate; give it other options or drop it")
+    if len(candidates) < 2:
+        raise SettingError(path, f"a search needs at least two candidates, got {len(candidates)}")
+    return candidates

@@ -1,0 +1,236 @@
+"""Synthesizer attention (Tay et al. 2020): Y = softmax(S(X)) V W_O whose logits S need no token-token products.
+
+Each kind is a `...Logits` module giving S as [B or 1, h, T, K]; kinds that do not look at the input have no batch axis of their
+own, so their map is computed once a forward pass. Maps are built for the whole length L = max_len (and memory M) and cut to
+the T queries and K = M' + T keys at hand; column M + j is the segment's key j. Synthetic logits are not scaled.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from supernet.attention import DotProductLogits, Relative, allowed_keys, split_heads, with_memory
+from supernet.costs import factor_lengths
+from supernet.settings import ModelSettings
+
+
+def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """softmax over the allowed keys in fp32; a row without any allowed key is 0, with finite gradients."""
+    weights = logits.float()
+    if allowed is None:
+        return torch.softmax(weights, dim=-1).to(logits.dtype)
+    weights = weights.masked_fill(~allowed, torch.finfo(torch.float32).min)
+    return (torch.softmax(weights, dim=-1) * allowed).to(logits.dtype)
+
+
+def mix_values(attention: Tensor, values: Tensor) -> Tensor:
+    """attention [B or 1, h, T, K] times values [B, h, K, d_h] -> [B, T, d]; a shared map becomes h large products."""
+    batch, heads, keys, width = values.shape
+    if attention.shape[0] == batch:
+        return (attention @ values).transpose(1, 2).flatten(2)
+    columns = values.permute(1, 2, 0, 3).reshape(heads, keys, batch * width)
+    mixed = attention[0] @ columns  # [h, T, B * d_h]
+    return mixed.unflatten(-1, (batch, width)).permute(2, 1, 0, 3).flatten(2)
+
+
+class Window(nn.Module):
+    """Base of the synthetic logits: cuts maps of the full size to the queries and keys of one forward pass."""
+
+    def __init__(self, config: ModelSettings, heads: int):
+        super().__init__()
+        self.heads, self.max_len, self.memory_len = heads, config.max_len, config.memory_len
+
+    def columns(self, x: Tensor, memory: Tensor | None) -> slice:
+        """The columns of the K keys at hand: the last M' of the memory, then the T of the segment."""
+        filled = 0 if memory is None else memory.shape[1]
+        return slice(self.memory_len - filled, self.memory_len + x.shape[1])
+
+
+class RandomLogits(Window):
+    """S = R, R [h, L, M + L] trained (section 3.2: Random Synthesizer)."""
+
+    no_decay = ("map",)  # decay would pull the map to uniform attention
+
+    def __init__(self, config: ModelSettings, heads: int):
+        super().__init__(config, heads)
+        self.map = nn.Parameter(torch.randn(heads, self.max_len, self.memory_len + self.max_len) * 0.02)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+        """x [B, T, d] -> [1, h, T, K]."""
+        return self.map[None, :, : x.shape[1], self.columns(x, memory)]
+
+
+class FixedRandomLogits(Window):
+    """S = R, R [h, L, M + L] standard normal, never trained: a buffer, drawn from (seed, layer, head) alone.
+
+    Standard deviation 1 leaves some 40 % of the keys effective; a small one would be plain averaging, for ever.
+    """
+
+    def __init__(self, config: ModelSettings, heads: int, seed: int, layer: int):
+        super().__init__(config, heads)
+        shape = (self.max_len, self.memory_len + self.max_len)
+        maps = [torch.randn(shape, generator=_generator(seed, layer, head), device="cpu") for head in range(heads)]
+        self.register_buffer("map", torch.stack(maps))
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+        """x [B, T, d] -> [1, h, T, K]."""
+        return self.map[None, :, : x.shape[1], self.columns(x, memory)].to(x.dtype)
+
+
+class FactorizedRandomLogits(Window):
+    """S = R1 R2^T, R1 [h, L, k], R2 [h, M + L, k] (section 3.4), with a logit variance of 1 at first, whatever the rank k."""
+
+    no_decay = ("left", "right")
+
+    def __init__(self, config: ModelSettings, heads: int, rank: int):
+        super().__init__(config, heads)
+        scale = rank**-0.25  # k products of two factors: variance k * scale^4 = 1
+        self.left = nn.Parameter(torch.randn(heads, self.max_len, rank) * scale)
+        self.right = nn.Parameter(torch.randn(heads, self.memory_len + self.max_len, rank) * scale)
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+        """x [B, T, d] -> [1, h, T, K]."""
+        left, right = self.left[:, : x.shape[1]], self.right[:, self.columns(x, memory)]
+        return (left @ right.transpose(-1, -2))[None]
+
+
+class DenseLogits(Window):
+    """S_i = W2 relu(W1 X_i + b1) + b2 (section 3.1): W1 d x d_hidden, split in heads; W2 d_hidden/h x (M + L) a head."""
+
+    def __init__(self, config: ModelSettings, heads: int, d_hidden: int):
+        super().__init__(config, heads)
+        width = d_hidden // heads
+        self.hidden = nn.Linear(config.d_model, d_hidden)
+        self.weight = nn.Parameter(_uniform(heads, width, self.memory_len + self.max_len, fan_in=width))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, self.memory_len + self.max_len))
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+        """x [B, T, d] -> [B, h, T, K]."""
+        columns = self.columns(x, memory)
+        hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
+        return hidden @ self.weight[:, :, columns] + self.bias[:, :, columns]
+
+
+class FactorizedDenseLogits(Window):
+    """S_ij = A_i[j div b] * B_i[j mod b], A and B linear in relu(W1 X_i + b1) (section 3.3: one factor tiled, one repeated).
+
+    a * b = L; with memory A has ceil(M / b) more entries. The division is by the columns of the whole map, never by T.
+    """
+
+    def __init__(self, config: ModelSettings, heads: int, a: int, b: int):
+        super().__init__(config, heads)
+        width = config.d_model // heads
+        self.lengths = factor_lengths(config, {"a": a, "b": b})
+        self.hidden = nn.Linear(config.d_model, config.d_model)
+        self.weight = nn.Parameter(_uniform(heads, width, sum(self.lengths), fan_in=width))
+        self.bias = nn.Parameter(torch.zeros(heads, 1, sum(self.lengths)))
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+        """x [B, T, d] -> [B, h, T, K]."""
+        hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
+        repeated, tiled = (hidden @ self.weight + self.bias).split(self.lengths, dim=-1)
+        return (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., self.columns(x, memory)]
+
+
+class MixtureLogits(nn.Module):
+    """S = sum_n w_n S_n, w = softmax of one trained number a part and head, mixed before the attention's softmax (3.5)."""
+
+    no_decay = ("mixing",)
+
+    def __init__(self, config: ModelSettings, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int):
+        super().__init__()
+        makers = {
+            "self_attention": lambda: DotProductLogits(config, heads),
+            "dense": lambda: DenseLogits(config, heads, d_hidden),
+            "random": lambda: RandomLogits(config, heads),
+            "factorized_dense": lambda: FactorizedDenseLogits(config, heads, a, b),
+            "factorized_random": lambda: FactorizedRandomLogits(config, heads, rank),
+        }
+        self.heads = heads
+        self.mixing = nn.Parameter(torch.zeros(len(parts), heads))
+        self.parts = nn.ModuleDict({part: makers[part]() for part in parts})
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+        """x [B, T, d] -> [B or 1, h, T, K]."""
+        weights = torch.softmax(self.mixing, dim=0)[:, None, :, None, None]  # [parts, 1, h, 1, 1]
+        return sum(weight * part(x, memory, relative) for weight, part in zip(weights, self.parts.values()))
+
+
+class Synthesizer(nn.Module):
+    """Y = softmax(S(X)) V W_O for logits S of any kind. x [B, T, d] -> [B, T, d]."""
+
+    attends = True
+
+    def __init__(self, config: ModelSettings, logits: nn.Module):
+        super().__init__()
+        self.heads, self.causal = logits.heads, config.causal
+        self.logits = logits
+        self.value = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
+
+    def attention(
+        self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
+    ) -> Tensor:
+        """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]."""
+        logits = self.logits(x, memory, relative)
+        return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
+    ) -> Tensor:
+        """`mask` [B, T] bool, True = real token; `memory` [B, M', d], normalised as x is."""
+        values = split_heads(self.value(with_memory(x, memory)), self.heads)
+        return self.output(mix_values(self.attention(x, mask=mask, memory=memory, relative=relative), values))
+
+
+class DenseSynthesizer(Synthesizer):
+    """Synthesizer with DenseLogits."""
+
+    def __init__(self, config: ModelSettings, *, heads: int, d_hidden: int):
+        super().__init__(config, DenseLogits(config, heads, d_hidden))
+
+
+class RandomSynthesizer(Synthesizer):
+    """Synthesizer with RandomLogits."""
+
+    def __init__(self, config: ModelSettings, *, heads: int):
+        super().__init__(config, RandomLogits(config, heads))
+
+
+class FixedRandomSynthesizer(Synthesizer):
+    """Synthesizer with FixedRandomLogits; every layer has maps of its own."""
+
+    needs_layer = True
+
+    def __init__(self, config: ModelSettings, *, heads: int, seed: int, layer: int):
+        super().__init__(config, FixedRandomLogits(config, heads, seed, layer))
+
+
+class FactorizedDenseSynthesizer(Synthesizer):
+    """Synthesizer with FactorizedDenseLogits."""
+
+    def __init__(self, config: ModelSettings, *, heads: int, a: int, b: int):
+        super().__init__(config, FactorizedDenseLogits(config, heads, a, b))
+
+
+class FactorizedRandomSynthesizer(Synthesizer):
+    """Synthesizer with FactorizedRandomLogits."""
+
+    def __init__(self, config: ModelSettings, *, heads: int, rank: int):
+        super().__init__(config, FactorizedRandomLogits(config, heads, rank))
+
+
+class MixtureSynthesizer(Synthesizer):
+    """Synthesizer with MixtureLogits."""
+
+    def __init__(self, config: ModelSettings, *, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int):
+        super().__init__(config, MixtureLogits(config, heads, parts, d_hidden, rank, a, b))
+
+
+def _uniform(*shape: int, fan_in: int) -> Tensor:
+    """nn.Linear's own initial law for a stack of weights."""
+    return (torch.rand(shape) * 2 - 1) * fan_in**-0.5
+
+
+def _generator(seed: int, layer: int, head: int) -> torch.Generator:
+    return torch.Generator(device="cpu").manual_seed(((seed * 100_003 + layer) * 100_003 + head) % 2**63)
