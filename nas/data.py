@@ -1,0 +1,198 @@
+"""A corpus as numbers, in four parts that share no token, and the batches that training and evaluation take from it."""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nas.named_sets import DataSettings, Source, find_source
+from nas.texts import SPACES
+from nas.token_cache import PARTS, PartSize, TokenFile, cache_key, find_tokens, save_tokens
+from nas.token_writer import part_borders, write_tokens
+from nas.tokens import Encoder, build_encoder
+from supernet.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A text as one row of token numbers and the range of each part in it.
+
+    `tokens` is memory-mapped, [tokens] uint8, uint16 or int32; `parts` gives [start, end) for `weights` (80 % of the training
+    text), `alphas` (the other 20 %), `held_out` and `test`. `file`, `sha256` and `bytes` are those of the unpacked text,
+    several files joined in order. `kind` is bytes, chars, words or pieces (a tokenizer file's); `symbols` the vocabulary of
+    chars and words.
+    """
+
+    name: str
+    file: str
+    sha256: str
+    bytes: int
+    kind: str
+    vocab_size: int
+    vocabulary_id: str
+    symbols: list[str]
+    tokens: np.ndarray
+    parts: dict[str, tuple[int, int]]
+    sizes: dict[str, PartSize] | None = None
+
+    def part(self, name: str) -> np.ndarray:
+        """A part's tokens, [tokens], as a view of the mapped file."""
+        start, end = self.parts[name]
+        return np.asarray(self.tokens)[start:end]
+
+    def size(self, part: str) -> PartSize:
+        """Tokens, characters and words of a part; for bytes counted when asked for, with UTF-8 characters and ASCII white space."""
+        return self.sizes[part] if self.sizes else _size_of_bytes(self.part(part))
+
+    def tokens_per_word(self, part: str) -> float:
+        """Tokens for each word or line end of a part: perplexity a word is exp(loss * tokens_per_word)."""
+        size = self.size(part)
+        return size.tokens / max(size.words, 1)
+
+    def bits_per_character(self, loss: float, part: str) -> float:
+        """A mean loss in nats a token as bits a character of the part's text; for bytes, as papers have it, bits a byte."""
+        if self.kind in ("bytes", "chars"):
+            return loss / math.log(2)
+        size = self.size(part)
+        return loss / math.log(2) * size.tokens / max(size.characters, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of data.json; ranges count tokens."""
+        return {
+            "name": self.name,
+            "file": self.file,
+            "sha256": self.sha256,
+            "bytes": self.bytes,
+            "vocab_size": self.vocab_size,
+            "parts": {name: {"tokens": end - start, "range": [start, end]} for name, (start, end) in self.parts.items()},
+        }
+
+
+def load_corpus(data: DataSettings) -> Corpus:
+    """Read the data set of the configuration's section `data`; tokens are made once and then found again by content.
+
+    SettingError (a UserError) names the key where files are missing, damaged, not UTF-8, or too small for `data.seq_len`.
+    """
+    encoder = build_encoder(data.tokens)
+    source = find_source(data)
+    if not source.text.size:
+        raise SettingError("data.path", f"{source.text.label} is empty; expected a text file")
+    path = source.text.files[0].path
+    if encoder is None and len(source.text.files) == 1 and path is not None:
+        # the text is its own token file
+        found = TokenFile(np.memmap(path, np.uint8, "r"), 256, [], None)
+    else:
+        found = _cached_tokens(source, encoder)
+    kind = encoder.kind if encoder else "bytes"
+    borders = part_borders(source, encoder) if found.sizes is None else _borders_of(found.sizes)
+    corpus = Corpus(
+        name=source.name,
+        file=source.text.label,
+        sha256=source.text.sha256,
+        bytes=source.text.size,
+        kind=kind,
+        vocab_size=found.vocab_size,
+        vocabulary_id=_vocabulary_id(kind, encoder.source if encoder else "", found.symbols),
+        symbols=found.symbols,
+        tokens=found.tokens,
+        parts=dict(zip(PARTS, zip(borders, borders[1:]))),
+        sizes=found.sizes,
+    )
+    _check_long_enough(corpus, data.seq_len)
+    return corpus
+
+
+def crop_batch(
+    corpus: Corpus, part: str, *, seq_len: int, batch_size: int, seed: int, step: int, stream: str
+) -> np.ndarray:
+    """Random crops of a part, [batch_size, seq_len + 1] int64: inputs and, one on, targets.
+
+    The same (seed, stream, step) gives the same crops in any process, so a resumed run needs no loader state. ValueError
+    where the part is shorter than seq_len + 1.
+    """
+    tokens = corpus.part(part)
+    if len(tokens) <= seq_len:
+        raise ValueError(f"part {part} has {len(tokens)} tokens, fewer than seq_len + 1 = {seq_len + 1}")
+    digest = hashlib.blake2b(f"{seed}/{stream}/{step}".encode(), digest_size=16).digest()
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+    starts = generator.integers(0, len(tokens) - seq_len, size=(batch_size, 1))  # [B, 1]
+    return tokens[starts + np.arange(seq_len + 1)].astype(np.int64)
+
+
+def evaluation_batches(
+    corpus: Corpus, part: str, *, seq_len: int, batch_size: int, limit: int | None = None
+) -> Iterator[np.ndarray]:
+    """A part in order as blocks, [up to batch_size, seq_len + 1] int64, in which every token but the first is a target once.
+
+    The last block, where shorter, is a batch of its own, so there is no padding: weigh each batch's mean loss by its
+    number of targets. `limit` takes only so many blocks as hold that many targets, spread evenly over the part.
+    """
+    tokens = corpus.part(part)
+    full, rest = divmod(len(tokens) - 1, seq_len)
+    starts = np.arange(full) * seq_len
+    if limit is not None and limit < len(tokens) - 1 and full:
+        wanted = min(max(math.ceil(limit / seq_len), 1), full)
+        starts = starts[(2 * np.arange(wanted) + 1) * full // (2 * wanted)]
+        rest = 0
+    for first in range(0, len(starts), batch_size):
+        rows = starts[first : first + batch_size, None] + np.arange(seq_len + 1)
+        yield tokens[rows].astype(np.int64)
+    if rest > 0:
+        yield tokens[None, full * seq_len :].astype(np.int64)
+
+
+def _cached_tokens(source: Source, encoder: Encoder | None) -> TokenFile:
+    kind = encoder.kind if encoder else "bytes"
+    ingredients = [source.text.sha256, [file.size for file in source.text.files], encoder.source if encoder else "", source.cuts]
+    name = f"{source.name}-{kind}-{cache_key(source.name, kind, *ingredients)}"
+    found = find_tokens(name)
+    if found is None:
+        if source.check:
+            source.check()
+        found = save_tokens(name, partial(write_tokens, source, encoder))
+    return found
+
+
+def _size_of_bytes(data: np.ndarray) -> PartSize:
+    characters = words = 0
+    is_space = np.isin(np.arange(256), list(SPACES))
+    after_space = True
+    for start in range(0, len(data), 2**20):
+        block = data[start : start + 2**20]
+        spaces = is_space[block]
+        before = np.concatenate(([after_space], spaces[:-1]))
+        after_space = bool(spaces[-1])
+        characters += int(np.count_nonzero((block & 0xC0) != 0x80))
+        words += int(np.count_nonzero(~spaces & before)) + int(np.count_nonzero(block == ord("\n")))
+    return PartSize(len(data), characters, words)
+
+
+def _borders_of(sizes: dict[str, PartSize]) -> list[int]:
+    borders = [0]
+    for part in PARTS:
+        borders.append(borders[-1] + sizes[part].tokens)
+    return borders
+
+
+def _vocabulary_id(kind: str, source: str, symbols: list[str]) -> str:
+    """A digest that two corpora share exactly when a token number means the same text in both."""
+    digest = hashlib.sha256(f"{kind}/{source}".encode())
+    for symbol in symbols:
+        digest.update(symbol.encode() + b"\xff")  # 0xff occurs nowhere in UTF-8
+    return digest.hexdigest()
+
+
+def _check_long_enough(corpus: Corpus, seq_len: int) -> None:
+    part, (start, end) = min(corpus.parts.items(), key=lambda item: item[1][1] - item[1][0])
+    if end - start <= seq_len:
+        fewest = end - start
+        raise SettingError(
+            "data.path" if corpus.name != "sotu" else "data.seq_len",
+            f"the part {part} of {corpus.file} has {fewest:,} tokens, too few for data.seq_len {seq_len}; use a longer text "
+            f"(about {math.ceil((seq_len + 1) / max(fewest, 1)):,} times as long)"
+            + (f" or data.seq_len at most {fewest - 1}" if fewest > 1 else ""),
+        )

@@ -1,0 +1,176 @@
+"""Text to numbers: what a token is (bytes, characters, words or a tokenizer file's pieces) and which number it has."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from supernet.errors import SettingError, did_you_mean
+
+KINDS = ("bytes", "chars", "words")
+UNKNOWN = "<unk>"  # any character or word that the training text does not hold
+END_OF_LINE = "<eos>"
+_CODE_POINTS = 0x110000
+
+
+class Encoder(Protocol):
+    """Turns pieces of text into token numbers, after `fit` has seen the training text alone.
+
+    `kind` names it in the cache; `source` tells two encoders of one kind apart before they are fitted; `whole_words` says
+    that a text may be cut into pieces only before white space; `symbols` are the vocabulary in order (empty for a tokenizer
+    file, which holds its own).
+    """
+
+    kind: str
+    source: str
+    whole_words: bool
+    vocab_size: int
+    symbols: list[str]
+
+    def fit(self, pieces: Iterable[str]) -> None:
+        """Make the vocabulary from the training text."""
+
+    def encode(self, piece: str) -> np.ndarray:
+        """Token numbers of one piece of text, [tokens] int64."""
+
+    def end_of_file(self, piece: str) -> np.ndarray:
+        """Tokens that follow a file's last piece, [tokens] int64."""
+
+
+class Characters:
+    """One token a Unicode character, numbered by code point; the last number is the unknown character."""
+
+    kind = "chars"
+    source = ""
+    whole_words = False
+
+    def __init__(self) -> None:
+        self.symbols: list[str] = []
+        self.vocab_size = 0
+
+    def fit(self, pieces: Iterable[str]) -> None:
+        """Number the characters that occur in `pieces`."""
+        seen = np.zeros(_CODE_POINTS, bool)
+        for piece in pieces:
+            seen[_code_points(piece)] = True
+        known = np.flatnonzero(seen)
+        self._numbers = np.full(_CODE_POINTS, len(known))
+        self._numbers[known] = np.arange(len(known))
+        self.symbols = [*map(chr, known), UNKNOWN]
+        self.vocab_size = len(self.symbols)
+
+    def encode(self, piece: str) -> np.ndarray:
+        """A number for each character."""
+        return self._numbers[_code_points(piece)]
+
+    def end_of_file(self, piece: str) -> np.ndarray:
+        """Nothing: characters are all there is."""
+        return np.zeros(0, np.int64)
+
+
+class Words:
+    """One token a word between white space, and `<eos>` for each line end; the most frequent word has the lowest number.
+
+    `<eos>` is 0, as in Transformer-XL's vocabulary; words of equal count stand in order of appearance. `<unk>` is counted
+    like any word where the text holds it, as WikiText does, and is last where it does not. A last line without a line end
+    has its `<eos>` too.
+    """
+
+    kind = "words"
+    source = ""
+    whole_words = True
+
+    def __init__(self) -> None:
+        self.symbols: list[str] = []
+        self.vocab_size = 0
+
+    def fit(self, pieces: Iterable[str]) -> None:
+        """Count the words of `pieces` and number them by falling frequency."""
+        counts: Counter[str] = Counter()
+        for piece in pieces:
+            counts.update(piece.split())
+        counts.pop(END_OF_LINE, None)
+        self.symbols = [END_OF_LINE, *(word for word, _ in counts.most_common())]
+        if UNKNOWN not in counts:
+            self.symbols.append(UNKNOWN)
+        self.vocab_size = len(self.symbols)
+        self._numbers = {word: number for number, word in enumerate(self.symbols)}
+
+    def encode(self, piece: str) -> np.ndarray:
+        """A number for each word and line end."""
+        words = piece.replace("\n", f" {END_OF_LINE} ").split()
+        number, unknown = self._numbers.get, self._numbers[UNKNOWN]
+        return np.fromiter((number(word, unknown) for word in words), np.int64, len(words))
+
+    def end_of_file(self, piece: str) -> np.ndarray:
+        """`<eos>` where the file's last line has no line end."""
+        return np.zeros(0 if piece.endswith("\n") else 1, np.int64)
+
+
+class TokenizerFile:
+    """The pieces of a `tokenizers` JSON file (optional extra), without special tokens, truncation or padding.
+
+    Long texts are encoded a megabyte at a time, cut before white space. SettingError on data.tokens where the package is
+    missing or the file is not a tokenizer.
+    """
+
+    kind = "pieces"
+    whole_words = True
+    symbols: list[str] = []
+
+    def __init__(self, path: Path):
+        try:
+            import tokenizers
+        except ImportError:
+            raise SettingError(
+                "data.tokens", f"{path} needs the package tokenizers: pip install par-search[tokenizers]"
+            ) from None
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise SettingError("data.tokens", f"cannot read {path}: {error.strerror or error}") from None
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
+        except Exception as error:  # the package raises bare Exception for anything wrong in the file
+            raise SettingError("data.tokens", f"{path} is not a tokenizers JSON file: {str(error).splitlines()[0]}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.source = hashlib.sha256(content).hexdigest()
+        self.vocab_size = 1 + max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+
+    def fit(self, pieces: Iterable[str]) -> None:
+        """Nothing: the file holds the vocabulary."""
+
+    def encode(self, piece: str) -> np.ndarray:
+        """A number for each of the tokenizer's pieces."""
+        return np.array(self._tokenizer.encode(piece, add_special_tokens=False).ids, np.int64)
+
+    def end_of_file(self, piece: str) -> np.ndarray:
+        """Nothing: the tokenizer has no token of its own for it."""
+        return np.zeros(0, np.int64)
+
+
+def build_encoder(tokens: str) -> Encoder | None:
+    """The encoder that `data.tokens` asks for; None for bytes, which need none. SettingError on data.tokens otherwise."""
+    if tokens == "bytes":
+        return None
+    if tokens == "chars":
+        return Characters()
+    if tokens == "words":
+        return Words()
+    path = Path(tokens).expanduser()
+    if path.suffix != ".json" and not path.exists():
+        raise SettingError("data.tokens", f"unknown kind {tokens!r}{did_you_mean(tokens, KINDS)}, or a tokenizers JSON file")
+    return TokenizerFile(path)
+
+
+def smallest_dtype(vocab_size: int) -> np.dtype:
+    """uint8, uint16 or int32: the smallest that holds every token number."""
+    return np.dtype(np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32)
+
+
+def _code_points(piece: str) -> np.ndarray:
+    return np.frombuffer(piece.encode("utf-32-le"), "<u4")
