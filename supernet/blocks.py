@@ -3,6 +3,7 @@
 A *candidate* is a block's name with options; its *label* shows the name and the options that differ from the defaults.
 """
 
+import functools
 import importlib
 import inspect
 import math
@@ -81,6 +82,7 @@ class Candidate:
         return BLOCKS[self.block].attention_like
 
 
+@functools.lru_cache
 def nearest_divisors(length: int) -> tuple[int, int]:
     """The divisors a <= b of `length`, a * b = length, that lie nearest its root."""
     a = next(a for a in range(math.isqrt(length), 0, -1) if length % a == 0)
