@@ -13,7 +13,7 @@ from nas.named_sets import DataSettings, Source, find_source
 from nas.texts import SPACES
 from nas.token_cache import PARTS, PartSize, TokenFile, cache_key, find_tokens, save_tokens
 from nas.token_writer import part_borders, write_tokens
-from nas.tokens import Encoder, build_encoder
+from nas.tokens import Encoder, build_encoder, vocabulary_id
 from supernet.errors import SettingError
 
 
@@ -24,7 +24,7 @@ class Corpus:
     `tokens` is memory-mapped, [tokens] uint8, uint16 or int32; `parts` gives [start, end) for `weights` (80 % of the training
     text), `alphas` (the other 20 %), `held_out` and `test`. `file`, `sha256` and `bytes` are those of the unpacked text,
     several files joined in order. `kind` is bytes, chars, words or pieces (a tokenizer file's); `symbols` the vocabulary of
-    chars and words.
+    chars and words. Two corpora share `vocabulary_id` exactly when a token number means the same text in both.
     """
 
     name: str
@@ -84,7 +84,7 @@ def load_corpus(data: DataSettings) -> Corpus:
     path = source.text.files[0].path
     if encoder is None and len(source.text.files) == 1 and path is not None:
         # the text is its own token file
-        found = TokenFile(np.memmap(path, np.uint8, "r"), 256, [], None)
+        found = TokenFile(np.memmap(path, np.uint8, "r"), 256, vocabulary_id(None), [], None)
     else:
         found = _cached_tokens(source, encoder)
     kind = encoder.kind if encoder else "bytes"
@@ -96,7 +96,7 @@ def load_corpus(data: DataSettings) -> Corpus:
         bytes=source.text.size,
         kind=kind,
         vocab_size=found.vocab_size,
-        vocabulary_id=_vocabulary_id(kind, encoder.source if encoder else "", found.symbols),
+        vocabulary_id=found.vocabulary_id,
         symbols=found.symbols,
         tokens=found.tokens,
         parts=dict(zip(PARTS, zip(borders, borders[1:]))),
@@ -176,14 +176,6 @@ def _borders_of(sizes: dict[str, PartSize]) -> list[int]:
     for part in PARTS:
         borders.append(borders[-1] + sizes[part].tokens)
     return borders
-
-
-def _vocabulary_id(kind: str, source: str, symbols: list[str]) -> str:
-    """A digest that two corpora share exactly when a token number means the same text in both."""
-    digest = hashlib.sha256(f"{kind}/{source}".encode())
-    for symbol in symbols:
-        digest.update(symbol.encode() + b"\xff")  # 0xff occurs nowhere in UTF-8
-    return digest.hexdigest()
 
 
 def _check_long_enough(corpus: Corpus, seq_len: int) -> None:

@@ -2,6 +2,7 @@
 
 import importlib.resources
 import lzma
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,8 +61,11 @@ def find_source(data: DataSettings) -> Source:
     """The data set that `data.name` and `data.path` mean. SettingError, naming the key, where there is no such thing."""
     if data.name not in SOURCES:
         raise SettingError("data.name", f"unknown data set {data.name!r}{did_you_mean(data.name, SOURCES)}")
-    path = None if data.path in (None, "") else Path(data.path).expanduser()
-    return SOURCES[data.name](data.name, path)
+    path = None if data.path in (None, "") else Path(os.path.expanduser(data.path))
+    try:
+        return SOURCES[data.name](data.name, path)
+    except OSError as error:  # a folder that may not be entered, a name too long
+        raise SettingError("data.path", f"cannot read {path}: {error.strerror or error}") from None
 
 
 def _sotu(name: str, path: Path | None) -> Source:

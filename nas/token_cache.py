@@ -36,6 +36,7 @@ class TokenFile:
 
     tokens: np.ndarray
     vocab_size: int
+    vocabulary_id: str
     symbols: list[str]
     sizes: dict[str, PartSize] | None
 
@@ -47,24 +48,22 @@ def cache_key(*ingredients: Any) -> str:
 
 def cache_folders() -> list[Path]:
     """Where token files may lie, best first: $XDG_CACHE_HOME or ~/.cache, then a folder of this user's among temporary files."""
-    folders = []
     home = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(home):  # the XDG specification has a relative one ignored
-        folders.append(Path(home) / "par-search")
-    else:
-        home = os.path.expanduser("~")
-        if os.path.isabs(home):
-            folders.append(Path(home) / ".cache" / "par-search")
-    return [*folders, Path(tempfile.gettempdir()) / f"par-search-{os.getuid()}"]
+    if not os.path.isabs(home):  # the XDG specification has a relative one ignored
+        home = os.path.expanduser("~/.cache")
+    folders = [Path(home) / "par-search"] if os.path.isabs(home) else []
+    temporary = Path(tempfile.gettempdir()) / f"par-search-{os.getuid()}"
+    if not temporary.exists() or temporary.stat().st_uid == os.getuid():  # not one that somebody else put there
+        folders.append(temporary)
+    return folders
 
 
 def find_tokens(name: str) -> TokenFile | None:
     """The token file of that name, or None where no whole one is found."""
     for folder in cache_folders():
-        if _is_ours(folder):
-            found = _read(folder / name)
-            if found:
-                return found
+        found = _read(folder / name)
+        if found:
+            return found
     return None
 
 
@@ -72,7 +71,7 @@ def save_tokens(name: str, write: Callable[[BinaryIO], dict[str, Any]]) -> Token
     """Make the token file `name` in the first cache folder that can be written.
 
     `write` puts the tokens into the open file and returns `dtype`, `tokens` (their number),
-    `vocab_size`, `symbols` and `sizes`. Both files appear
+    `vocab_size`, `vocabulary_id`, `symbols` and `sizes`. Both files appear
     under their names only when they are whole, the description last; of two processes that make the same one, either wins.
     UserError where no folder can be written.
     """
@@ -80,8 +79,6 @@ def save_tokens(name: str, write: Callable[[BinaryIO], dict[str, Any]]) -> Token
     for folder in cache_folders():
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_ours(folder):
-                raise PermissionError(None, "belongs to someone else")
             _write(folder / name, write)
         except OSError as error:
             reasons.append(f"{folder} ({error.strerror or error})")
@@ -114,14 +111,6 @@ def _read(stem: Path) -> TokenFile | None:
         tokens = np.memmap(f"{stem}.bin", np.dtype(value["dtype"]), "r")
         if len(tokens) != value["tokens"]:
             return None
-        return TokenFile(tokens, value["vocab_size"], value["symbols"], sizes)
+        return TokenFile(tokens, value["vocab_size"], value["vocabulary_id"], value["symbols"], sizes)
     except (OSError, UserError, KeyError, TypeError, ValueError):  # no such file, or not as this version writes it
         return None
-
-
-def _is_ours(folder: Path) -> bool:
-    """Whether the folder is this user's: another could put files of theirs among the temporary ones under our name."""
-    try:
-        return folder.stat().st_uid == os.getuid()
-    except OSError:
-        return False

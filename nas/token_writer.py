@@ -1,6 +1,7 @@
 """From a text to its token file: where the parts start, the vocabulary, the numbers, and how much text each part holds."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from nas.named_sets import Source
 from nas.texts import JoinedText
 from nas.token_cache import PARTS, PartSize
-from nas.tokens import Encoder, smallest_dtype
+from nas.tokens import Encoder, smallest_dtype, vocabulary_id
 
 
 def part_borders(source: Source, encoder: Encoder | None) -> list[int]:
@@ -40,15 +41,25 @@ def write_tokens(source: Source, encoder: Encoder | None, file: BinaryIO) -> dic
     if encoder is None:
         for _, block in source.text.blocks(0, source.text.size):
             file.write(block)
-        return {"dtype": "uint8", "vocab_size": 256, "symbols": [], "sizes": None, "tokens": source.text.size}
+        return _description("uint8", source.text.size, encoder, None)
     encoder.fit(_training_pieces(source.text, borders[2], encoder))
     dtype = smallest_dtype(encoder.vocab_size)
     sizes = {
-        part: vars(_write_part(source.text, start, end, encoder=encoder, dtype=dtype, file=file))
+        part: asdict(_write_part(source.text, start, end, encoder=encoder, dtype=dtype, file=file))
         for part, start, end in zip(PARTS, borders, borders[1:])
     }
-    total = sum(size["tokens"] for size in sizes.values())
-    return {"dtype": dtype.name, "vocab_size": encoder.vocab_size, "symbols": encoder.symbols, "sizes": sizes, "tokens": total}
+    return _description(dtype.name, sum(size["tokens"] for size in sizes.values()), encoder, sizes)
+
+
+def _description(dtype: str, tokens: int, encoder: Encoder | None, sizes: dict[str, dict[str, int]] | None) -> dict[str, Any]:
+    return {
+        "dtype": dtype,
+        "tokens": tokens,
+        "vocab_size": encoder.vocab_size if encoder else 256,
+        "vocabulary_id": vocabulary_id(encoder),
+        "symbols": encoder.symbols if encoder else [],
+        "sizes": sizes,
+    }
 
 
 def _training_pieces(text: JoinedText, end: int, encoder: Encoder) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Text to numbers: what a token is (bytes, characters, words or a tokenizer file's pieces) and which number it has."""
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -161,10 +162,20 @@ def build_encoder(tokens: str) -> Encoder | None:
         return Characters()
     if tokens == "words":
         return Words()
-    path = Path(tokens).expanduser()
-    if path.suffix != ".json" and not path.exists():
+    path = Path(os.path.expanduser(tokens))
+    if path.suffix != ".json" and not os.path.exists(path):
         raise SettingError("data.tokens", f"unknown kind {tokens!r}{did_you_mean(tokens, KINDS)}, or a tokenizers JSON file")
     return TokenizerFile(path)
+
+
+def vocabulary_id(encoder: Encoder | None) -> str:
+    """A digest that two encoders (None: bytes) share exactly when a token number means the same text in both."""
+    if encoder is None:
+        return hashlib.sha256(b"bytes").hexdigest()
+    digest = hashlib.sha256(f"{encoder.kind}/{encoder.source}".encode())
+    for symbol in encoder.symbols:
+        digest.update(symbol.encode() + b"\xff")  # 0xff occurs nowhere in UTF-8
+    return digest.hexdigest()
 
 
 def smallest_dtype(vocab_size: int) -> np.dtype:
