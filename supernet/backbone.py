@@ -19,10 +19,10 @@ class Backbone(nn.Module):
         super().__init__()
         self.settings = settings
         self.embedding = nn.Embedding(settings.vocab_size, settings.d_model)
-        nn.init.normal_(self.embedding.weight, std=0.02)
+        nn.init.normal_(self.embedding.weight, std=settings.d_model**-0.5)  # logits of a tied head start near unit scale
         self.positions = self.relative_biases = None
         if settings.position == "learned":
-            self.positions = nn.Parameter(torch.randn(settings.max_len, settings.d_model) * 0.02)
+            self.positions = nn.Parameter(torch.randn(settings.max_len, settings.d_model) * settings.d_model**-0.5)
         if settings.position == "relative":
             self.relative_biases = nn.Parameter(torch.zeros(2, settings.d_model))  # u and v, shared by all layers
         self.dropout = nn.Dropout(settings.dropout)
@@ -97,7 +97,7 @@ class Head(nn.Module):
         super().__init__()
         self.weight = None
         if not settings.tie_embeddings:
-            self.weight = nn.Parameter(torch.randn(settings.vocab_size, settings.d_model) * 0.02)
+            self.weight = nn.Parameter(torch.randn(settings.vocab_size, settings.d_model) * settings.d_model**-0.5)
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """`embedding` [V, d] is used where the head is tied."""

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 from torch.nn import functional
 
+from supernet.attention import output_projection
 from supernet.settings import ModelSettings
 
 
@@ -13,7 +14,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = nn.Linear(config.d_model, d_inner)
         self.dropout = nn.Dropout(config.dropout)
-        self.outer = nn.Linear(d_inner, config.d_model)
+        self.outer = output_projection(d_inner, config.d_model, bias=True)
 
     def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """`mask` is not needed: positions do not meet."""

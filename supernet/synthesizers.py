@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from supernet.attention import DotProductLogits, Relative, allowed_keys, split_heads, with_memory
+from supernet.attention import DotProductLogits, Relative, allowed_keys, output_projection, split_heads, with_memory
 from supernet.costs import factor_lengths
 from supernet.settings import ModelSettings
 
@@ -166,7 +166,7 @@ class Synthesizer(nn.Module):
         self.heads, self.causal = logits.heads, config.causal
         self.logits = logits
         self.value = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.output = nn.Linear(config.d_model, config.d_model, bias=False)
+        self.output = output_projection(config.d_model, config.d_model, bias=False)
 
     def attention(
         self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None

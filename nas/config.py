@@ -1,0 +1,271 @@
+"""The one typed configuration behind every command: sections of keys with defaults, checked before anything is written."""
+
+import dataclasses
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Optional, Union
+
+import yaml
+
+from derive.strict_json import read_bytes
+from supernet.errors import SettingError, UserError
+from supernet.settings import ModelSettings
+from supernet.blocks import BLOCKS, Candidate, parse_candidate
+
+# Every built-in block in the registry's order; users' blocks are named in `search.blocks`.
+DEFAULT_BLOCKS = tuple(BLOCKS)
+
+
+@dataclass
+class RunConfig:
+    """The process: where results go, on what device and in which precision."""
+
+    dir: Optional[str] = None
+    """run folder; null: the first free runs/NAME-K below the current folder"""
+    seed: int = 0
+    """first seed; further ones are seed + 1, seed + 2, ..."""
+    device: str = "auto"
+    """auto, cpu, cuda or cuda:N"""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """auto: bf16 on a GPU, fp32 on a CPU"""
+    compile: bool = False
+    """compile each block with torch.compile"""
+    resume: bool = False
+    """go on from the run folder's checkpoint"""
+    deterministic: bool = False
+    """refuse operations whose result depends on timing"""
+    workers: int = 0
+    """processes for searches and retrainings that do not depend on each other; 0: one a core on a CPU, one on a GPU"""
+    log_every: int = 20
+    """steps between lines of metrics.jsonl; the first and the last step are always logged"""
+    checkpoint_every: int = 200
+    """steps between checkpoints"""
+
+
+@dataclass
+class DataConfig:
+    """The text and how it is cut."""
+
+    name: str = "sotu"
+    """sotu (built in), enwik8, text8, wikitext-103, wikitext-2, or text (any file)"""
+    path: Optional[str] = None
+    """the text file, or for a named set its folder"""
+    tokens: str = "bytes"
+    """bytes, chars, words, or a tokenizer file"""
+    seq_len: int = 128
+    """tokens a row"""
+    batch_size: int = 16
+    """rows a step"""
+
+
+@dataclass
+class ModelConfig:
+    """The widths that the supernet and every derived network share."""
+
+    task: Literal["causal_lm", "masked_lm", "classification", "translation"] = "causal_lm"
+    """causal_lm is what this version trains"""
+    layers: int = 12
+    """searchable layers (slots)"""
+    d_model: int = 64
+    """width"""
+    heads: int = 4
+    """attention heads"""
+    d_inner: int = 128
+    """hidden width of feed_forward"""
+    max_len: Optional[int] = None
+    """longest row; null: data.seq_len"""
+    memory_len: int = 0
+    """earlier positions that attention sees beside the row"""
+    dropout: float = 0.0
+    """dropout on the embedding, on each block's output and inside feed_forward"""
+    norm: Literal["pre", "post"] = "pre"
+    """layer norm before each block or after its residual"""
+    position: Literal["learned", "sinusoidal", "relative", "none"] = "learned"
+    """how positions are told"""
+    tie_embeddings: bool = True
+    """one matrix for embedding and head"""
+
+    def settings(self, vocab_size: int, seq_len: int) -> ModelSettings:
+        """The model's settings for a vocabulary; SettingError names the key that does not fit."""
+        values = {key: value for key, value in dataclasses.asdict(self).items() if key not in ("task", "layers")}
+        values["max_len"] = self.max_len or seq_len
+        return ModelSettings(**values, vocab_size=vocab_size, task=self.task)
+
+
+@dataclass
+class SearchConfig:
+    """The supernet's training and the learning of the alphas."""
+
+    blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
+    """candidates: labels, or objects in the form of an architecture's layers"""
+    steps: int = 1200
+    """weight steps in all"""
+    warmup_steps: int = 800
+    """first steps, in which the alphas are frozen and every candidate trains equally often"""
+    relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "sampled"
+    """how alphas become gates"""
+    temperature_start: float = 1.0
+    """temperature when the alphas start to learn"""
+    temperature_end: float = 1.0
+    """temperature of the last step"""
+    weight_lr: float = 3e-3
+    """peak learning rate of the weights (AdamW, cosine)"""
+    weight_decay: float = 0.01
+    """decay of the weights' matrices"""
+    arch_lr: float = 0.05
+    """learning rate of the alphas (Adam)"""
+    arch_every: int = 1
+    """weight steps between two steps of the alphas"""
+    arch_samples: int = 4
+    """sampled: layouts that one step of the alphas compares on a batch"""
+    clip: float = 1.0
+    """largest norm of the weights' gradient, and of the alphas' gradient, each for itself"""
+    cost: Literal["none", "latency", "flops", "parameters"] = "flops"
+    """what is held against the budget"""
+    cost_weight: float = 1.0
+    """weight of the cost term in the alphas' loss"""
+    budget: Optional[float] = 0.65
+    """target as a fraction of the interleaved baseline's cost; null: cost pulls constantly"""
+    seeds: int = 1
+    """searches, with seeds run.seed, run.seed + 1, ..."""
+    evaluate_every: int = 100
+    """steps between evaluations of the supernet and of the derived network, on held-out text"""
+    evaluate_tokens: int = 16384
+    """held-out tokens an evaluation reads"""
+
+
+@dataclass
+class DeriveConfig:
+    """From probabilities to architectures."""
+
+    rules: Optional[list[dict[str, Any]]] = None
+    """constraints on the budget architecture"""
+    cut: Optional[float] = None
+    """depth fraction that holds the attention blocks; null: read from the evidence"""
+    ratio: Optional[float] = None
+    """layers for one attention block; null: read from the evidence"""
+    budget: Optional[float] = None
+    """null: search.budget"""
+    selection: Literal["last", "average"] = "last"
+    """the last recorded probabilities, or their average over the last quarter of the record"""
+
+
+@dataclass
+class RetrainConfig:
+    """Training of the derived architectures and of those beside them."""
+
+    steps: int = 1000
+    """steps, the same for all"""
+    lr: float = 3e-3
+    """peak learning rate (AdamW, linear warm-up over a twentieth of the steps, cosine to zero)"""
+    weight_decay: float = 0.01
+    """decay of the weights' matrices"""
+    clip: float = 1.0
+    """largest norm of the gradient"""
+    seeds: int = 1
+    """trainings of each, with seeds run.seed, run.seed + 1, ..."""
+    against: list[str] = field(default_factory=lambda: ["interleaved", "par"])
+    """patterns or presets trained beside"""
+    architectures: list[str] = field(default_factory=lambda: ["argmax", "par-rule", "budget"])
+    """which of the derived architectures are trained"""
+    evaluate_every: int = 200
+    """steps between evaluations on part of the held-out text; the end is evaluated on all of it"""
+    evaluate_tokens: int = 16384
+    """held-out tokens an evaluation on the way reads"""
+    final_tokens: int = 262144
+    """held-out tokens, spread evenly, of the final evaluation; all there are where there are fewer"""
+
+
+@dataclass
+class Config:
+    """All sections. `check` is called before anything is written."""
+
+    run: RunConfig = field(default_factory=RunConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    derive: DeriveConfig = field(default_factory=DeriveConfig)
+    retrain: RetrainConfig = field(default_factory=RetrainConfig)
+
+    def check(self) -> None:
+        """Raise SettingError for the first value that is out of range or does not fit the others."""
+        _check_ranges(self)
+        if self.model.task != "causal_lm":
+            raise SettingError("model.task", f"{self.model.task} cannot be trained by this version; use causal_lm")
+        if self.model.max_len is not None and self.data.seq_len > self.model.max_len:
+            raise SettingError("data.seq_len", f"{self.data.seq_len} exceeds model.max_len {self.model.max_len}")
+        if self.model.memory_len:
+            raise SettingError("model.memory_len", "training with memory is not in this version; use 0")
+        settings = self.model.settings(vocab_size=256, seq_len=self.data.seq_len)
+        self.candidates(settings)
+        if self.search.warmup_steps >= self.search.steps:
+            raise SettingError(
+                "search.warmup_steps", f"{self.search.warmup_steps} leaves no step for the alphas; use less than search.steps"
+                f" {self.search.steps}")  # fmt: skip
+
+    def candidates(self, settings: ModelSettings) -> list[Candidate]:
+        """`search.blocks` as candidates, at least two different ones."""
+        blocks = [parse_candidate(block, settings, f"search.blocks[{i}]") for i, block in enumerate(self.search.blocks)]
+        for index, candidate in enumerate(blocks):
+            if candidate in blocks[:index]:
+                raise SettingError(f"search.blocks[{index}]", f"{candidate.label} is already a candidate")
+        if len(blocks) < 2:
+            raise SettingError("search.blocks", f"a search needs at least two candidates, got {len(blocks)}")
+        return blocks
+
+    def to_yaml(self) -> str:
+        """The resolved configuration; valid input of `--config`."""
+        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True, width=110)
+
+
+def load_run_config(folder: Path) -> Config:
+    """The configuration of a run folder, from its `config.yaml`."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"{folder}: not a run folder: it has no config.yaml")
+    try:
+        values = yaml.safe_load(read_bytes(path))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    return config_from_mapping(values, str(path))
+
+
+def config_from_mapping(values: Any, source: str) -> Config:
+    """A configuration from the mapping that `to_yaml` writes, through the same parser as the command line."""
+    from nas.options import parse_mapping
+
+    return parse_mapping(values, source)
+
+
+# key -> (least, whether the least itself is allowed, most)
+_RANGES: dict[str, tuple[float, bool, float]] = {
+    "run.seed": (0, True, 2**31), "run.workers": (0, True, 256),
+    "run.log_every": (1, True, math.inf), "run.checkpoint_every": (1, True, math.inf),
+    "data.seq_len": (1, True, 2**20), "data.batch_size": (1, True, 2**20),
+    "model.layers": (1, True, 1024), "model.d_model": (1, True, 2**16), "model.heads": (1, True, 2**12),
+    "model.d_inner": (1, True, 2**18), "model.max_len": (1, True, 2**20), "model.memory_len": (0, True, 2**20),
+    "search.steps": (1, True, 2**40), "search.warmup_steps": (0, True, 2**40),
+    "search.temperature_start": (0.001, True, math.inf), "search.temperature_end": (0.001, True, math.inf),
+    "search.weight_lr": (0, False, math.inf), "search.arch_lr": (0, False, math.inf),
+    "search.weight_decay": (0, True, math.inf), "search.clip": (0, False, math.inf),
+    "search.arch_every": (1, True, 2**40), "search.arch_samples": (2, True, 1024),
+    "search.cost_weight": (0, True, math.inf), "search.budget": (0, False, 1), "search.seeds": (1, True, 1000),
+    "search.evaluate_every": (1, True, 2**40), "search.evaluate_tokens": (1, True, 2**40),
+    "derive.cut": (0, False, 1), "derive.ratio": (1, True, math.inf), "derive.budget": (0, False, 1),
+    "retrain.steps": (1, True, 2**40), "retrain.lr": (0, False, math.inf), "retrain.weight_decay": (0, True, math.inf),
+    "retrain.clip": (0, False, math.inf), "retrain.seeds": (1, True, 1000), "retrain.evaluate_every": (1, True, 2**40),
+    "retrain.evaluate_tokens": (1, True, 2**40), "retrain.final_tokens": (1, True, 2**40),
+}  # fmt: skip
+
+
+def _check_ranges(config: Config) -> None:
+    for key, (least, closed, most) in _RANGES.items():
+        section, name = key.split(".")
+        value = getattr(getattr(config, section), name)
+        if value is None:
+            continue
+        if not (least <= value if closed else least < value) or value > most or not math.isfinite(value):
+            low = f"at least {least:g}" if closed else f"above {least:g}"
+            high = "" if most == math.inf else f" and at most {most:g}"
+            raise SettingError(key, f"expected a value {low}{high}, got {value}")

@@ -1,0 +1,35 @@
+"""Optimizers, learning rates and clipping, shared by the search and the plain training."""
+
+import math
+
+import torch
+from torch import nn
+
+from supernet.backbone import decay_groups
+
+
+def build_adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW over every parameter but the alphas; decay for matrices only. Parameters without a gradient are not updated."""
+    return torch.optim.AdamW(decay_groups(model, weight_decay), lr=lr, betas=(0.9, 0.98), eps=1e-9)
+
+
+def learning_rate(step: int, steps: int, *, floor: float = 0.0) -> float:
+    """Factor of the peak rate at `step` of `steps`: linear over the first twentieth, then a cosine down to `floor`."""
+    warmup = max(1, steps // 20)
+    if step < warmup:
+        return (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every group of the optimizer this rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def norm_clipped(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float) -> torch.Tensor:
+    """Clip the gradient of the optimizer's own parameters, all together, to norm `clip`; returns the norm before."""
+    scaler.unscale_(optimizer)
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    return nn.utils.clip_grad_norm_(parameters, clip)

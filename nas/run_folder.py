@@ -1,0 +1,76 @@
+"""The run folder: made once, never overwritten, one writer."""
+
+import dataclasses
+import fcntl
+import os
+from pathlib import Path
+from typing import Any, TextIO
+
+from derive.strict_json import write_atomic, write_json
+from nas.config import Config, load_run_config
+from supernet.errors import SettingError, UserError
+
+# Keys that may differ when a run goes on: they change no number of the result.
+HARMLESS = ("run.dir", "run.resume", "run.log_every", "run.checkpoint_every")
+
+
+def choose_folder(config: Config) -> Path:
+    """`run.dir`, or the first free `runs/NAME-K` below the current folder."""
+    if config.run.dir is not None:
+        return Path(config.run.dir)
+    if config.run.resume:
+        raise SettingError("run.resume", "needs run.dir, the folder of the run to go on with")
+    number = 1
+    while (folder := Path("runs") / f"{config.data.name}-{number}").exists():
+        number += 1
+    return folder
+
+
+def open_run_folder(config: Config, folder: Path, data: dict[str, Any]) -> TextIO:
+    """Make the folder, or check that it may go on; write `config.yaml`, then `data.json`. Returns the held lock.
+
+    Raises UserError when the folder holds a run and `run.resume` is false, when a key differs from the run's that is not
+    in HARMLESS, or when another process works on the run.
+    """
+    holds_run = (folder / "config.yaml").exists()
+    if holds_run and not config.run.resume:
+        raise SettingError("run.dir", f"{folder} holds a run; give another folder, or --run.resume true to go on with it")
+    if not holds_run and folder.exists() and any(folder.iterdir()):
+        raise SettingError("run.dir", f"{folder} is not empty and holds no run; give another folder")
+    if holds_run:
+        _check_same(load_run_config(folder), config)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = _lock(folder)
+        if not holds_run:
+            stored = dataclasses.replace(config, run=dataclasses.replace(config.run, dir=str(config.run.dir or folder)))
+            write_atomic(folder / "config.yaml", stored.to_yaml().encode("utf-8"))
+        if not (folder / "data.json").exists():
+            write_json(folder / "data.json", data)
+        return lock
+    except OSError as error:
+        raise SettingError("run.dir", f"cannot write to {folder}: {error.strerror or error}") from None
+
+
+def flat(config: Config) -> dict[str, Any]:
+    """`section.key` -> value."""
+    return {f"{section}.{key}": value for section, keys in dataclasses.asdict(config).items() for key, value in keys.items()}
+
+
+def _check_same(old: Config, new: Config) -> None:
+    before, after = flat(old), flat(new)
+    changed = [key for key in before if before[key] != after[key] and key not in HARMLESS]
+    if changed:
+        shown = ", ".join(f"{key} (was {before[key]!r}, now {after[key]!r})" for key in changed[:5])
+        raise UserError(f"run.resume: the run was started with other settings: {shown}; only {', '.join(HARMLESS)} may change")
+
+
+def _lock(folder: Path) -> TextIO:
+    lock = open(folder / ".lock", "a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise UserError(f"run.dir: another process works on {folder}; wait for it or give another folder") from None
+    os.set_inheritable(lock.fileno(), False)
+    return lock

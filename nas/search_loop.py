@@ -1,0 +1,270 @@
+"""The search: weights and alphas trained in turn, each on its own part of the text.
+
+Every random choice is a function of (seed, purpose, step), so a resumed run repeats an uninterrupted one bit for bit.
+"""
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from derive.strict_json import write_json
+from nas.checkpoint import MetricsLog, load_checkpoint, save_checkpoint
+from nas.config import Config
+from nas.costs_table import CostTable
+from nas.data import Corpus, crop_batch
+from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
+from nas.process import Machine, StopFlag, generator_from, seed_from
+from nas.train import batch_loss, evaluate, require_finite, tokens_to
+from nas.verdict import judge
+from supernet.gates import RELAXATIONS, gumbel_noise, mean_entropy, sampled_gates, score_function_loss, temperature_at
+from supernet.supernet import Supernet
+
+
+@dataclass
+class SearchState:
+    """All that a search changes, and what a resume needs."""
+
+    net: Supernet
+    weight_optimizer: torch.optim.Optimizer
+    arch_optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    step: int = 0  # weight steps done
+    bad_steps: int = 0  # steps in a row whose loss was not finite
+    recorded_steps: list[int] = dataclasses.field(default_factory=list)
+    recorded: list[Tensor] = dataclasses.field(default_factory=list)  # probabilities [N, C] of those steps
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """Tensors and plain values only, so that it loads with weights_only=True."""
+        return {
+            "step": self.step, "bad_steps": self.bad_steps, "net": self.net.state_dict(),
+            "weight_optimizer": self.weight_optimizer.state_dict(), "arch_optimizer": self.arch_optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(), "candidates": self.net.labels,
+            "recorded_steps": list(self.recorded_steps), "recorded": torch.stack(self.recorded) if self.recorded else None,
+        }  # fmt: skip
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from `to_checkpoint`'s value."""
+        self.step, self.bad_steps = saved["step"], saved["bad_steps"]
+        self.net.load_state_dict(saved["net"])
+        self.weight_optimizer.load_state_dict(saved["weight_optimizer"])
+        self.arch_optimizer.load_state_dict(saved["arch_optimizer"])
+        self.scaler.load_state_dict(saved["scaler"])
+        self.recorded_steps = list(saved["recorded_steps"])
+        self.recorded = list(saved["recorded"]) if saved["recorded"] is not None else []
+
+
+def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> SearchState:
+    """A new supernet and its optimizers."""
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    torch.manual_seed(seed_from(seed, "initial weights"))
+    values = {**settings.to_mapping(), "task": settings.task, "layers": config.model.layers}
+    net = Supernet(values, config.candidates(settings)).to(machine.device)
+    if config.run.compile:
+        for layer in net.layers:
+            for candidate in layer.candidates:
+                candidate.compile()
+    return SearchState(
+        net=net,
+        weight_optimizer=build_adamw(net, config.search.weight_lr, config.search.weight_decay),
+        arch_optimizer=torch.optim.Adam([net.alphas], lr=config.search.arch_lr, betas=(0.5, 0.999)),
+        scaler=machine.scaler(),
+    )
+
+
+def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, seed: int, machine: Machine,
+               stop: StopFlag, slot: int = 0) -> None:  # fmt: skip
+    """Train a supernet and write `probabilities.json`, `metrics.jsonl` and `checkpoint.pt` into `folder`.
+
+    Goes on from the folder's checkpoint where there is one. Raises Stopped on a signal after the step in flight, and RunFailed
+    when the loss stays non-finite.
+    """
+    settings = config.search
+    state = build_state(config, corpus, machine, seed)
+    saved = load_checkpoint(folder)
+    if saved is not None:
+        state.load(saved)
+    step_time = time.perf_counter()
+    progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}", position=slot, mininterval=1.0)
+    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress:
+        while state.step < settings.steps:
+            numbers = weight_step(state, config, corpus, machine, seed)
+            if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
+                numbers |= arch_step(state, config, corpus, costs, machine, seed)
+            progress.update()
+            if _due(state.step, config.run.log_every, settings.steps):
+                now = time.perf_counter()
+                seconds = max(now - step_time, 1e-9) / min(config.run.log_every, state.step)
+                step_time = now
+                line = log_line(state, config, corpus, costs, machine, numbers)
+                line["tokens_per_second"] = round(config.data.batch_size * config.data.seq_len / seconds, 1)
+                metrics.write(**line)
+                progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
+            if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
+                save_checkpoint(folder, state.to_checkpoint())
+                write_probabilities(folder, state, costs, config, seed, verdict=None)
+            if stop.signal_number is not None:
+                save_checkpoint(folder, state.to_checkpoint())
+                stop.check()
+    verdict = judge(state, config, corpus, machine, seed, folder / "metrics.jsonl")
+    write_probabilities(folder, state, costs, config, seed, verdict=verdict)
+
+
+def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, float]:
+    """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
+    settings, step, net = config.search, state.step, state.net
+    gates = weight_gates(net, config, seed, step).detach()
+    torch.manual_seed(seed_from(seed, "dropout", step))
+    batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
+                       seed=seed, step=step, stream="weights")  # fmt: skip
+    set_learning_rate(state.weight_optimizer, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05))
+    net.train()
+    net.alphas.requires_grad_(False)
+    loss = batch_loss(net, batch, machine, gates)
+    state.weight_optimizer.zero_grad(set_to_none=True)
+    state.scaler.scale(loss).backward()
+    net.alphas.requires_grad_(True)
+    norm = norm_clipped(state.weight_optimizer, state.scaler, settings.clip)
+    value = float(loss.detach())
+    state.bad_steps = require_finite(value, norm, state.bad_steps)
+    if state.bad_steps == 0 or state.scaler.is_enabled():
+        state.scaler.step(state.weight_optimizer)
+    state.scaler.update()
+    state.step += 1
+    return {"loss": value, "temperature": temperature(settings, step)}
+
+
+def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
+    """Gates [N, C] of a weight step.
+
+    Sampled warm-up: in C steps every layer runs each of its C candidates once, in an order of its own, so all are trained
+    equally. Otherwise the relaxation's gates at the alphas.
+    """
+    settings = config.search
+    layers, candidates = net.alphas.shape
+    if settings.relaxation == "sampled" and step < settings.warmup_steps:
+        cycle, turn = divmod(step, candidates)
+        generator = generator_from(seed, "fair order", cycle)
+        choices = torch.stack([torch.randperm(candidates, generator=generator)[turn] for _ in range(layers)])
+        return torch.nn.functional.one_hot(choices, candidates).float()
+    noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
+    alphas = net.alphas.detach().cpu()
+    return RELAXATIONS[settings.relaxation](alphas, noise, temperature(settings, step))
+
+
+def arch_step(
+    state: SearchState, config: Config, corpus: Corpus, costs: CostTable, machine: Machine, seed: int
+) -> dict[str, float]:
+    """One Adam step of the alphas on the `alphas` part; the weights stay as they are, bit for bit.
+
+    The gradient is that of the relaxation's gates; for `sampled` it is the score-function estimate over `arch_samples` layouts
+    that run forward only, on one batch. The cost term's gradient is exact: expected cost is linear in the probabilities.
+    """
+    settings, net, step = config.search, state.net, state.step - 1
+    batch = crop_batch(corpus, "alphas", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
+                       seed=seed, step=step, stream="alphas")  # fmt: skip
+    net.eval()  # no dropout: the alphas weigh blocks, not noise
+    if settings.relaxation == "sampled":
+        task_loss, shown = _score_function(net, batch, settings.arch_samples, machine, seed, step)
+    else:
+        noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device)
+        gates = RELAXATIONS[settings.relaxation](net.alphas, noise, temperature(settings, step))
+        task_loss = batch_loss(net, batch, machine, gates)
+        shown = float(task_loss.detach())
+    expected = costs.expected(net.probabilities())
+    loss = task_loss + settings.cost_weight * costs.penalty(expected)
+    (gradient,) = torch.autograd.grad(loss, [net.alphas])
+    if torch.isfinite(gradient).all():
+        net.alphas.grad = gradient
+        torch.nn.utils.clip_grad_norm_([net.alphas], settings.clip)
+        state.arch_optimizer.step()
+        net.alphas.grad = None
+    return {"arch_loss": shown}
+
+
+def _score_function(
+    net: Supernet, batch: np.ndarray, samples: int, machine: Machine, seed: int, step: int
+) -> tuple[Tensor, float]:
+    generator = generator_from(seed, "arch layouts", step)
+    alphas = net.alphas.detach().cpu()
+    gates = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(samples)]
+    with torch.no_grad():
+        losses = torch.stack([batch_loss(net, batch, machine, layout) for layout in gates])
+    choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device)
+    return score_function_loss(net.alphas, choices, losses), float(losses.mean())
+
+
+def temperature(settings: Any, step: int) -> float:
+    """The temperature of a step: constant in the warm-up, then from start to end, exactly at both ends."""
+    return temperature_at(step, first=settings.warmup_steps, last=settings.steps - 1,
+                          start=settings.temperature_start, end=settings.temperature_end)  # fmt: skip
+
+
+def log_line(
+    state: SearchState, config: Config, corpus: Corpus, costs: CostTable, machine: Machine, numbers: dict[str, float]
+) -> dict[str, Any]:
+    """One line of metrics.jsonl; held-out figures only at the steps of `evaluate_every` and at the end."""
+    settings, net = config.search, state.net
+    with torch.no_grad():
+        probabilities = net.probabilities()
+        state.recorded_steps.append(state.step)
+        state.recorded.append(probabilities.cpu().clone())
+        line = {
+            "step": state.step,
+            "phase": "warmup" if state.step <= settings.warmup_steps else "search",
+            **numbers,
+            "entropy": round(float(mean_entropy(probabilities)), 6),
+            "expected_cost": round(float(costs.expected(probabilities)) / costs.baseline, 6),
+            "held_out_loss": None,
+            "derived_loss": None,
+        }
+        if _due(state.step, settings.evaluate_every, settings.steps):
+            line |= held_out_losses(net, config, corpus, machine)
+    return line
+
+
+def held_out_losses(net: Supernet, config: Config, corpus: Corpus, machine: Machine) -> dict[str, float]:
+    """`held_out_loss` of the supernet as it is trained, `derived_loss` of the most probable layout with inherited weights.
+
+    For `sampled` the supernet's loss is the mean over layouts drawn from the probabilities (the same draws at every step).
+    """
+    alphas = net.alphas.detach().cpu()
+    best = one_hot_rows(alphas)
+    if config.search.relaxation == "sampled":
+        generator = generator_from("held-out layouts")
+        mixed = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(4)]
+    else:
+        mixed = [torch.softmax(alphas, dim=-1)]
+    limit = config.search.evaluate_tokens
+    losses = [evaluate(net, corpus, "held_out", config, machine, limit=limit, gates=gates).loss for gates in mixed]
+    derived = evaluate(net, corpus, "held_out", config, machine, limit=limit, gates=best).loss
+    return {"held_out_loss": sum(losses) / len(losses), "derived_loss": derived}
+
+
+def one_hot_rows(alphas: Tensor) -> Tensor:
+    """One-hot gates [N, C] at each row's maximum (the first where equal)."""
+    return torch.nn.functional.one_hot(alphas.argmax(dim=-1), alphas.shape[-1]).float()
+
+
+def write_probabilities(
+    folder: Path, state: SearchState, costs: CostTable, config: Config, seed: int, verdict: dict[str, Any] | None
+) -> None:
+    """`probabilities.json`: every recorded softmax(alphas), noise-free, with the costs and the verdict."""
+    write_json(folder / "probabilities.json", {
+        "candidates": state.net.labels,
+        "steps": state.recorded_steps,
+        "probabilities": [[[round(p, 7) for p in row] for row in matrix.tolist()] for matrix in state.recorded],
+        "cost": {**costs.to_json(), "budget": config.search.budget},
+        "seed": seed,
+        "verdict": verdict or {"converged": False, "reasons": ["the search has not finished"]},
+    })  # fmt: skip
+
+
+def _due(step: int, every: int, last: int) -> bool:
+    return step == 1 or step == last or step % every == 0

@@ -1,0 +1,222 @@
+"""Plain training and evaluation of one architecture."""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+from tqdm import tqdm
+
+from derive import Architecture, build
+from derive.strict_json import dumps_line
+from nas.checkpoint import MetricsLog, load_checkpoint, save_checkpoint
+from nas.config import Config
+from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
+from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
+from nas.process import Machine, StopFlag, choose_machine, seed_from
+from supernet.errors import RunFailed, UserError
+
+MOST_BAD_STEPS = 20  # non-finite losses in a row after which a run is given up
+
+
+def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
+    """[B, T + 1] tokens -> inputs [B, T] and targets [B, T] on the device."""
+    tokens = torch.from_numpy(batch)
+    if device.type == "cuda":
+        tokens = tokens.pin_memory().to(device, non_blocking=True)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *extras: Tensor) -> Tensor:
+    """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph."""
+    inputs, targets = tokens_to(batch, machine.device)
+    with machine.autocast():
+        logits = model(inputs, *extras)
+    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+def require_finite(loss: float, norm: Tensor, bad_steps: int) -> int:
+    """Non-finite steps in a row, this one included (0 when it is fine); RunFailed after MOST_BAD_STEPS of them."""
+    if math.isfinite(loss) and bool(torch.isfinite(norm)):
+        return 0
+    if bad_steps + 1 >= MOST_BAD_STEPS:
+        raise RunFailed(
+            f"the loss or its gradient was not finite in {MOST_BAD_STEPS} steps in a row (last loss {loss}); the last good "
+            "checkpoint is kept; lower the learning rate"
+        )
+    return bad_steps + 1
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean loss in nats a token over `tokens` targets, and the standard error of that mean over its blocks of text."""
+
+    loss: float
+    standard_error: float
+    tokens: int
+    block_losses: tuple[float, ...] = ()
+
+
+def evaluate(
+    model: nn.Module, corpus: Corpus, part: str, config: Config, machine: Machine, *, limit: int | None = None,
+    gates: Tensor | None = None,
+) -> Evaluation:  # fmt: skip
+    """Loss of the model on a part of the text, every target once, or on `limit` targets spread evenly over it."""
+    was_training = model.training
+    model.eval()
+    rows = max(1, 8192 // config.data.seq_len)  # tokens that a CPU's cache and a small GPU both like
+    losses: list[float] = []
+    counts: list[int] = []
+    with torch.no_grad():
+        for batch in evaluation_batches(corpus, part, seq_len=config.data.seq_len, batch_size=rows, limit=limit):
+            inputs, targets = tokens_to(batch, machine.device)
+            with machine.autocast():
+                logits = model(inputs) if gates is None else model(inputs, gates)
+            by_token = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
+            by_row = by_token.view(targets.shape).double().mean(dim=1)
+            losses += by_row.tolist()
+            counts += [targets.shape[1]] * len(targets)
+    model.train(was_training)
+    mean = float(np.average(losses, weights=counts))
+    error = float(np.std(losses, ddof=1) / math.sqrt(len(losses))) if len(losses) > 1 else math.inf
+    return Evaluation(mean, error, sum(counts), tuple(losses))
+
+
+def model_seed(seed: int) -> int:
+    """Seed of the initial weights of a retraining."""
+    return seed_from(seed, "retrain", "initial weights")
+
+
+def train_architecture(
+    arch: Architecture, config: Config, folder: Path, seed: int, *, slot: int = 0, stop: StopFlag, machine: Machine | None = None
+) -> None:
+    """Train from scratch into `folder`: `architecture.json`, `metrics.jsonl`, `model.safetensors`, `result.json`.
+
+    Goes on from the folder's checkpoint where there is one; a finished training is left as it is. The data of step k depends
+    on (seed, k) alone, so every architecture sees the same text.
+    """
+    if (folder / "result.json").exists():
+        return
+    machine = machine or choose_machine(config.run)
+    corpus = load_corpus(config.data)
+    folder.mkdir(parents=True, exist_ok=True)
+    arch.save(folder / "architecture.json")
+    torch.manual_seed(model_seed(seed))
+    model = build(arch).to(machine.device)
+    if config.run.compile:
+        for layer in model.layers:
+            layer.compile()
+    state = TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
+    saved = load_checkpoint(folder)
+    if saved is not None:
+        state.load(saved)
+    _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot)
+    save_weights(model, folder / "model.safetensors")
+    final = evaluate(model, corpus, "held_out", config, machine, limit=config.retrain.final_tokens)
+    write_result(folder, final, state.step)
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        (folder / name).unlink(missing_ok=True)  # the weights are saved, and nothing is left to go on with
+
+
+@dataclass
+class TrainState:
+    """All that a training changes, and what a resume needs."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    step: int = 0
+    bad_steps: int = 0
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """Tensors and plain values only, so that it loads with weights_only=True."""
+        return {
+            "step": self.step, "bad_steps": self.bad_steps, "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
+        }  # fmt: skip
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from `to_checkpoint`'s value."""
+        self.step, self.bad_steps = saved["step"], saved["bad_steps"]
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scaler.load_state_dict(saved["scaler"])
+
+
+def _train(state: TrainState, name: str, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine,
+           stop: StopFlag, slot: int) -> None:  # fmt: skip
+    settings = config.retrain
+    progress = tqdm(total=settings.steps, initial=state.step, desc=f"{name} seed {seed}", position=slot, mininterval=1.0)
+    started, first = time.perf_counter(), state.step
+    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress:
+        while state.step < settings.steps:
+            loss = train_step(state, config, corpus, machine, seed)
+            progress.update()
+            last = state.step == settings.steps
+            if state.step == 1 or last or state.step % config.run.log_every == 0:
+                seconds = (time.perf_counter() - started) / (state.step - first)
+                speed = config.data.batch_size * config.data.seq_len / seconds
+                held_out = None
+                if last or state.step % settings.evaluate_every == 0:
+                    held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
+                metrics.write(step=state.step, phase="retrain", loss=loss, held_out_loss=held_out,
+                              tokens_per_second=round(speed, 1))  # fmt: skip
+                progress.set_postfix(loss=loss, refresh=False)
+            if state.step % config.run.checkpoint_every == 0 and not last:
+                save_checkpoint(folder, state.to_checkpoint())
+            if stop.signal_number is not None:
+                save_checkpoint(folder, state.to_checkpoint())
+                stop.check()
+
+
+def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> float:
+    """One AdamW step on the `weights` part; returns the loss. A non-finite step changes nothing and is counted."""
+    settings, step = config.retrain, state.step
+    torch.manual_seed(seed_from(seed, "retrain", "dropout", step))
+    batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
+                       seed=seed, step=step, stream="retrain")  # fmt: skip
+    set_learning_rate(state.optimizer, settings.lr * learning_rate(step, settings.steps))
+    loss = batch_loss(state.model, batch, machine)
+    state.optimizer.zero_grad(set_to_none=True)
+    state.scaler.scale(loss).backward()
+    norm = norm_clipped(state.optimizer, state.scaler, settings.clip)
+    value = float(loss.detach())
+    state.bad_steps = require_finite(value, norm, state.bad_steps)
+    if state.bad_steps == 0 or state.scaler.is_enabled():
+        state.scaler.step(state.optimizer)
+    state.scaler.update()
+    state.step += 1
+    return value
+
+
+def write_result(folder: Path, final: Evaluation, steps: int) -> None:
+    """`result.json`, the mark of a finished training: loss, its standard error, tokens and steps."""
+    from derive.strict_json import write_atomic
+
+    line = {"steps": steps, "held_out_loss": final.loss, "standard_error": final.standard_error, "tokens": final.tokens}
+    write_atomic(folder / "result.json", dumps_line(line).encode("utf-8"))
+
+
+def save_weights(model: nn.Module, path: Path) -> None:
+    """Every parameter and buffer as safetensors, written whole or not at all."""
+    state = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
+    temporary = path.with_name(f".{path.name}.tmp")
+    save_file(state, temporary)
+    temporary.replace(path)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load `model.safetensors` with strict keys; UserError names the file when it does not fit."""
+    try:
+        model.load_state_dict(load_file(path))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except Exception as error:
+        first = " ".join(str(error).split())[:300]
+        raise UserError(f"{path}: not the weights of the architecture beside it: {first}") from None
