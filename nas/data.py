@@ -45,7 +45,7 @@ class Corpus:
         return np.asarray(self.tokens)[start:end]
 
     def size(self, part: str) -> PartSize:
-        """Tokens, characters and words of a part; for bytes counted when asked for, with UTF-8 characters and ASCII white space."""
+        """Tokens, characters and words of a part; for bytes counted when asked for, taking UTF-8 and ASCII white space."""
         return self.sizes[part] if self.sizes else _size_of_bytes(self.part(part))
 
     def tokens_per_word(self, part: str) -> float:
@@ -147,8 +147,9 @@ def evaluation_batches(
 
 def _cached_tokens(source: Source, encoder: Encoder | None) -> TokenFile:
     kind = encoder.kind if encoder else "bytes"
-    ingredients = [source.text.sha256, [file.size for file in source.text.files], encoder.source if encoder else "", source.cuts]
-    name = f"{source.name}-{kind}-{cache_key(source.name, kind, *ingredients)}"
+    lengths = [file.size for file in source.text.files]  # where files are joined, a line ends
+    key = cache_key(source.name, source.text.sha256, lengths, source.cuts, kind, encoder.source if encoder else "")
+    name = f"{source.name}-{kind}-{key}"
     found = find_tokens(name)
     if found is None:
         if source.check:

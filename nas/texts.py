@@ -45,7 +45,7 @@ class TextFile:
         return data
 
     def characters(self, start: int, end: int, *, whole_words: bool) -> Iterator[str]:
-        """Bytes [start, end) as pieces of strict UTF-8, about CHUNK bytes each; with `whole_words` cut only before white space.
+        """Bytes [start, end) as pieces of strict UTF-8, about CHUNK bytes each; `whole_words`: cut only before spaces.
 
         Line ends, byte order marks and NULs stay as they are. SettingError names file and byte where the bytes are not UTF-8.
         """

@@ -47,7 +47,7 @@ def cache_key(*ingredients: Any) -> str:
 
 
 def cache_folders() -> list[Path]:
-    """Where token files may lie, best first: $XDG_CACHE_HOME or ~/.cache, then a folder of this user's among temporary files."""
+    """Where token files may lie, best first: $XDG_CACHE_HOME or ~/.cache, then this user's temporary folder."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(home):  # the XDG specification has a relative one ignored
         home = os.path.expanduser("~/.cache")
@@ -87,7 +87,7 @@ def save_tokens(name: str, write: Callable[[BinaryIO], dict[str, Any]]) -> Token
         if found:
             return found
         reasons.append(f"{folder} (the file changed after it was written)")
-    raise UserError(f"cannot keep tokens in {' or '.join(reasons)}; set XDG_CACHE_HOME to a folder with room that can be written")
+    raise UserError(f"cannot keep tokens in {' or '.join(reasons)}; set XDG_CACHE_HOME to a folder with room to write in")
 
 
 def _write(stem: Path, write: Callable[[BinaryIO], dict[str, Any]]) -> None:

@@ -98,13 +98,12 @@ class Words:
         if UNKNOWN not in counts:
             self.symbols.append(UNKNOWN)
         self.vocab_size = len(self.symbols)
-        self._numbers = {word: number for number, word in enumerate(self.symbols)}
+        self._numbers = _Numbers((word, number) for number, word in enumerate(self.symbols))
 
     def encode(self, piece: str) -> np.ndarray:
         """A number for each word and line end."""
         words = piece.replace("\n", f" {END_OF_LINE} ").split()
-        number, unknown = self._numbers.get, self._numbers[UNKNOWN]
-        return np.fromiter((number(word, unknown) for word in words), np.int64, len(words))
+        return np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
 
     def end_of_file(self, piece: str) -> np.ndarray:
         """`<eos>` where the file's last line has no line end."""
@@ -181,6 +180,11 @@ def vocabulary_id(encoder: Encoder | None) -> str:
 def smallest_dtype(vocab_size: int) -> np.dtype:
     """uint8, uint16 or int32: the smallest that holds every token number."""
     return np.dtype(np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32)
+
+
+class _Numbers(dict[str, int]):
+    def __missing__(self, word: str) -> int:
+        return self[UNKNOWN]
 
 
 def _code_points(piece: str) -> np.ndarray:

@@ -1,0 +1,280 @@
+"""The corpus and its batches: four parts that cover the text once, and the same crops for the same step anywhere."""
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
+from supernet.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+TEXT = "\ufeffOne line, ünïcode 日本\r\nanother\0 line\n\nand more words 🙂 of it\n"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+def settings(path: Path | None = None, **given: object) -> SimpleNamespace:
+    name = "sotu" if path is None else "text"
+    return SimpleNamespace(**{"name": name, "path": path and str(path), "tokens": "bytes", "seq_len": 7, **given})
+
+
+def file_with(folder: Path, text: str) -> Path:
+    (folder / "input.txt").write_bytes(text.encode())
+    return folder / "input.txt"
+
+
+def decoded(corpus: Corpus, part: str) -> str:
+    if corpus.kind == "bytes":
+        return corpus.part(part).tobytes().decode()
+    return ("" if corpus.kind == "chars" else " ").join(corpus.symbols[number] for number in corpus.part(part))
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "chars", "words"])
+def test_parts_follow_each_other_and_cover_the_corpus(tokens: str) -> None:
+    corpus = load_corpus(settings(tokens=tokens))
+    ranges = list(corpus.parts.values())
+    assert list(corpus.parts) == ["weights", "alphas", "held_out", "test"]
+    assert ranges[0][0] == 0 and ranges[-1][1] == len(corpus.tokens)
+    assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:]))
+    assert all(start < end for start, end in ranges)
+    assert ranges[0][1] / ranges[1][1] == pytest.approx(0.8, abs=0.002)
+    assert int(corpus.tokens.max()) < corpus.vocab_size
+    assert all(corpus.size(part).tokens == end - start for part, (start, end) in corpus.parts.items())
+
+
+def test_data_json_is_as_the_contract_has_it(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "abcdefghij" * 100)
+    content = load_corpus(settings(path)).to_json()
+    assert json.loads(json.dumps(content)) == {
+        "name": "text",
+        "file": "input.txt",
+        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "bytes": 1000,
+        "vocab_size": 256,
+        "parts": {
+            "weights": {"tokens": 720, "range": [0, 720]},
+            "alphas": {"tokens": 180, "range": [720, 900]},
+            "held_out": {"tokens": 50, "range": [900, 950]},
+            "test": {"tokens": 50, "range": [950, 1000]},
+        },
+    }
+
+
+def test_chars_keep_every_character(tmp_path: Path) -> None:
+    text = TEXT * 40
+    corpus = load_corpus(settings(file_with(tmp_path, text), tokens="chars"))
+    assert corpus.vocab_size == len(set(text)) + 1
+    assert "".join(decoded(corpus, part) for part in corpus.parts) == text
+    assert {"\ufeff", "\r", "\0"} <= set(corpus.symbols)
+    count = len(text)
+    assert corpus.parts["held_out"] == (count * 90 // 100, count * 95 // 100)
+    assert corpus.parts["weights"] == (0, count * 90 // 100 * 80 // 100)
+
+
+def test_bytes_take_any_file(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 5
+    (tmp_path / "blob").write_bytes(content)
+    corpus = load_corpus(settings(tmp_path / "blob"))
+    assert corpus.tokens.tobytes() == content
+    with pytest.raises(UserError, match=r"data\.path: .*blob is not UTF-8 at byte 128 \(0x80"):
+        load_corpus(settings(tmp_path / "blob", tokens="chars"))
+    with pytest.raises(UserError, match=r"blob is not UTF-8 at byte 128"):
+        load_corpus(settings(tmp_path / "blob", tokens="words"))
+
+
+def test_words_are_those_of_the_text_and_no_word_is_cut(tmp_path: Path) -> None:
+    text = "first second\r\nthird   \n" * 50 + "last"
+    corpus = load_corpus(settings(file_with(tmp_path, text), tokens="words"))
+    joined = " ".join(decoded(corpus, part) for part in corpus.parts).split()
+    assert joined == ["<unk>" if word == "last" else word for word in text.replace("\n", " <eos> ").split()] + ["<eos>"]
+
+
+@pytest.mark.parametrize("tokens", ["chars", "words"])
+def test_the_vocabulary_is_of_the_training_text_alone(tmp_path: Path, tokens: str) -> None:
+    corpus = load_corpus(settings(file_with(tmp_path, "ab ba\n" * 150 + "zz q\n" * 20), tokens=tokens))
+    assert not {"z", "q", "zz"} & set(corpus.symbols)
+    unknown = corpus.symbols.index("<unk>")
+    assert unknown not in corpus.part("weights") and unknown not in corpus.part("alphas")
+    assert "<unk>" in decoded(corpus, "test") and decoded(corpus, "test").count("a") == 0
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "chars", "words"])
+def test_characters_and_words_of_a_part_are_counted(tmp_path: Path, tokens: str) -> None:
+    line = "zwölf Boxkämpfer jagen\n"
+    corpus = load_corpus(settings(file_with(tmp_path, line * 400), tokens=tokens))
+    sizes = [corpus.size(part) for part in corpus.parts]
+    assert sum(size.characters for size in sizes) == 400 * len(line)
+    # a boundary inside a word leaves a piece of it on either side, so only words are cut exactly
+    assert sum(size.words for size in sizes) == pytest.approx(400 * 4, abs=0 if tokens == "words" else 3)
+    test = corpus.size("test")
+    assert corpus.tokens_per_word("test") == pytest.approx(test.tokens / test.words)
+    loss = 1.5
+    nats_per_character = loss * test.tokens / test.characters if tokens == "words" else loss
+    assert corpus.bits_per_character(loss, "test") == pytest.approx(nats_per_character / math.log(2))
+
+
+def test_words_count_the_same_by_bytes_and_by_text() -> None:
+    by_bytes, by_words = load_corpus(settings()), load_corpus(settings(tokens="words"))
+    for part in ("held_out", "test"):  # their bounds are line ends in both
+        assert by_bytes.size(part).words == by_words.size(part).words == by_words.size(part).tokens
+        assert by_bytes.size(part).characters == by_words.size(part).characters
+
+
+def test_a_tokenizer_file_covers_the_text(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra 'tokenizers' is not installed")
+    text = "low lower lowest, new newer newest\n" * 200
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator([text], vocab_size=300)
+    made.save(str(tmp_path / "bpe.json"))
+    corpus = load_corpus(settings(file_with(tmp_path, text), tokens=str(tmp_path / "bpe.json")))
+    assert corpus.kind == "pieces" and corpus.vocab_size == made.get_vocab_size()
+    assert "".join(made.decode(corpus.part(part).tolist()) for part in corpus.parts) == text
+    assert corpus.size("test").words < corpus.size("test").tokens < corpus.size("test").characters
+    assert corpus.tokens_per_word("test") > 1
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "chars", "words"])
+def test_tokens_are_made_once(cache: Path, tokens: str) -> None:
+    first = load_corpus(settings(tokens=tokens))
+    made = Path(first.tokens.filename)
+    assert made.parent == cache / "par-search"
+    before = made.stat().st_mtime_ns
+    start = time.perf_counter()
+    again = load_corpus(settings(tokens=tokens))
+    assert time.perf_counter() - start < 0.5
+    assert made.stat().st_mtime_ns == before
+    assert again.to_json() == first.to_json() and again.vocabulary_id == first.vocabulary_id
+
+
+def test_damaged_tokens_are_made_again() -> None:
+    first = load_corpus(settings())
+    made = Path(first.tokens.filename)
+    made.write_bytes(made.read_bytes()[:-1])
+    assert hashlib.sha256(load_corpus(settings()).tokens).hexdigest() == first.sha256
+
+
+def test_changed_content_is_not_taken_from_the_cache(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "abcd " * 100)
+    first = load_corpus(settings(path, tokens="chars"))
+    times = path.stat()
+    file_with(tmp_path, "dcbe " * 100)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    second = load_corpus(settings(path, tokens="chars"))
+    assert first.sha256 != second.sha256
+    assert decoded(second, "weights").startswith("dcbe ")
+
+
+@pytest.mark.parametrize("tokens", ["bytes", "words"])
+def test_the_data_folder_may_be_read_only(tmp_path: Path, tokens: str) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    path = file_with(folder, "some words here\n" * 100)
+    path.chmod(0o444)
+    folder.chmod(0o555)
+    before = folder.stat().st_mtime_ns
+    try:
+        corpus = load_corpus(settings(path, tokens=tokens))
+        crop_batch(corpus, "weights", seq_len=3, batch_size=2, seed=0, step=0, stream="weights")
+        # the superuser may write anywhere, so look for the writing itself
+        assert folder.stat().st_mtime_ns == before and os.listdir(folder) == ["input.txt"]
+    finally:
+        folder.chmod(0o755)
+
+
+def test_too_short_a_text_names_both_keys(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "x" * 1000)
+    assert load_corpus(settings(path, seq_len=49)).parts["test"] == (950, 1000)
+    with pytest.raises(UserError, match=r"^data\.path: .*50 tokens.*data\.seq_len 50; .*data\.seq_len at most 49$"):
+        load_corpus(settings(path, seq_len=50))
+    with pytest.raises(UserError, match=r"^data\.seq_len: .*held_out of sotu\.txt has 565,379 tokens"):
+        load_corpus(settings(seq_len=1_000_000))
+    path.write_bytes(b"")
+    for tokens in ("bytes", "chars", "words"):
+        with pytest.raises(UserError, match=r"data\.path: input\.txt is empty"):
+            load_corpus(settings(path, tokens=tokens))
+
+
+def test_crops_are_from_the_part_and_follow_each_other() -> None:
+    corpus = load_corpus(settings())
+    whole = corpus.part("alphas").tobytes()
+    batch = crop_batch(corpus, "alphas", seq_len=61, batch_size=5, seed=3, step=11, stream="alphas")
+    assert (batch.shape, batch.dtype) == ((5, 62), np.int64)
+    assert all(row.astype(np.uint8).tobytes() in whole for row in batch)
+
+
+def test_crops_reach_both_ends_of_a_part(tmp_path: Path) -> None:
+    (tmp_path / "input.txt").write_bytes(bytes(range(200)))
+    corpus = load_corpus(settings(tmp_path / "input.txt", seq_len=3))
+    batch = crop_batch(corpus, "test", seq_len=3, batch_size=400, seed=0, step=0, stream="x")
+    assert set(batch[:, 0]) == set(range(190, 197)) and batch.max() == 199
+    one = crop_batch(corpus, "test", seq_len=9, batch_size=2, seed=0, step=0, stream="x")
+    assert one.tolist() == [list(range(190, 200))] * 2
+    with pytest.raises(ValueError, match="part test has 10 tokens"):
+        crop_batch(corpus, "test", seq_len=10, batch_size=2, seed=0, step=0, stream="x")
+
+
+def test_crops_depend_on_seed_step_and_stream_alone() -> None:
+    corpus = load_corpus(settings())
+
+    def crops(**changed: object) -> bytes:
+        arguments = {"seq_len": 31, "batch_size": 3, "seed": 1, "step": 2, "stream": "weights", **changed}
+        return crop_batch(corpus, "weights", **arguments).tobytes()
+
+    assert crops() == crops()
+    assert len({crops(), crops(seed=2), crops(step=3), crops(stream="alphas"), crops(seed=-1)}) == 5
+    program = (
+        "import types; from nas.data import *\n"
+        "corpus = load_corpus(types.SimpleNamespace(name='sotu', path=None, tokens='bytes', seq_len=7))\n"
+        "print(crop_batch(corpus, 'weights', seq_len=31, batch_size=3, seed=1, step=2, stream='weights').tobytes().hex())"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "77"}
+    printed = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=environment, text=True)
+    assert printed.strip() == crops().hex()
+
+
+@pytest.mark.parametrize("length", [8, 9, 15, 22, 23, 210, 211])
+def test_evaluation_meets_every_target_once(tmp_path: Path, length: int) -> None:
+    (tmp_path / "input.txt").write_bytes(np.arange(length * 20, dtype=np.uint32).tobytes()[: length * 20])
+    corpus = load_corpus(settings(tmp_path / "input.txt"))
+    whole = corpus.part("held_out").astype(np.int64)
+    assert len(whole) == length
+    batches = list(evaluation_batches(corpus, "held_out", seq_len=7, batch_size=3))
+    assert np.concatenate([batch[:, 1:].ravel() for batch in batches]).tolist() == whole[1:].tolist()
+    assert np.concatenate([batch[:, :-1].ravel() for batch in batches]).tolist() == whole[:-1].tolist()
+    assert all(batch.dtype == np.int64 and batch.shape[0] <= 3 and 2 <= batch.shape[1] <= 8 for batch in batches)
+    assert sum(batch.shape[1] < 8 for batch in batches) == ((length - 1) % 7 > 0)
+
+
+def test_a_limited_evaluation_is_spread_over_the_part() -> None:
+    corpus = load_corpus(settings())
+    whole = corpus.part("held_out").tobytes()
+    batches = list(evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=950))
+    again = list(evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=950))
+    assert [batch.shape for batch in batches] == [(4, 101), (4, 101), (2, 101)]
+    assert all((one == other).all() for one, other in zip(batches, again))
+    places = [whole.index(row.astype(np.uint8).tobytes()) for batch in batches for row in batch]
+    expected = [(number + 0.5) / 10 * len(whole) for number in range(10)]
+    assert places == pytest.approx(expected, abs=200)
+    for limit in (len(whole), len(whole) - 1, None):
+        batches = evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=limit)
+        assert sum(batch[:, 1:].size for batch in batches) == len(whole) - 1
+
+
+def test_reading_a_corpus_needs_no_torch() -> None:
+    program = "import sys, nas.data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
