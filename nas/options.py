@@ -5,7 +5,7 @@ import difflib
 import re
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jsonargparse
 
@@ -13,6 +13,14 @@ from nas.config import Config, DataConfig
 from supernet.errors import SettingError, UserError
 
 SECTIONS = {field.name: field.type for field in dataclasses.fields(Config)}
+
+
+@dataclasses.dataclass
+class EvaluateDataConfig(DataConfig):
+    """The text, and which part of it is evaluated."""
+
+    split: Literal["held_out", "test"] = "held_out"
+    """part of the text to evaluate on"""
 
 
 class OneLineParser(jsonargparse.ArgumentParser):
@@ -31,13 +39,28 @@ def build_parser(
     command: str, description: str, sections: Sequence[str], *, base: Config | None = None, config_file: bool = True
 ) -> OneLineParser:
     """A parser for one command: `--config`, `--print_config` and the keys of `sections`, with the defaults of `base`."""
-    jsonargparse.set_parsing_options(docstring_parse_attribute_docstrings=True)
+    jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
     parser = OneLineParser(prog=f"search.py {command}", description=description, exit_on_error=False)
     if config_file:
         parser.add_argument("--config", action="config", help="YAML file with any of the sections below")
     base = base or Config()
     for section in sections:
-        parser.add_argument(f"--{section}", type=SECTIONS[section], default=getattr(base, section))
+        kind, default = SECTIONS[section], getattr(base, section)
+        if command == "evaluate" and section == "data":
+            kind, default = EvaluateDataConfig, EvaluateDataConfig()
+        parser.add_argument(f"--{section}", type=kind, default=default)
+    return parser
+
+
+def build_command_parser(command: str, description: str, sections: Sequence[str], positional: str) -> OneLineParser:
+    """`build_parser` with a command's positional arguments: "RUN" one, "ARCH..." one or more, "" none."""
+    parser = build_parser(command, description, sections, config_file=len(sections) > 2)
+    if positional.endswith("..."):
+        parser.add_argument(positional[:-3], type=str, nargs="+", help="file, preset or pattern")
+    elif positional:
+        parser.add_argument(positional, type=str)
+    if command == "show":
+        parser.add_argument("--format", type=Literal["text", "json", "pattern", "tuple"], default="text", help="what to print")
     return parser
 
 
@@ -94,11 +117,3 @@ def explain(message: str, known: Sequence[str]) -> str:
 def _expected(found: re.Match) -> str:
     names = {"int": "an integer", "float": "a number", "bool": "true or false", "list": "a list such as [a, b]", "str": "text"}
     return f"expected {names.get(found[1], found[1])}, got {found[2]}"
-
-
-@dataclasses.dataclass
-class EvaluateDataConfig(DataConfig):
-    """The text, and which part of it is evaluated."""
-
-    split: str = "held_out"
-    """held_out or test"""

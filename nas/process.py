@@ -3,11 +3,8 @@
 import contextlib
 import hashlib
 import os
-import signal
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,38 +12,9 @@ import torch
 from torch import multiprocessing
 
 from nas.config import RunConfig
+from nas.exit_codes import exit_codes
+from nas.stop import StopFlag, Stopped
 from supernet.errors import RunFailed, SettingError, UserError
-
-
-class Stopped(Exception):
-    """SIGINT or SIGTERM came: the step in flight is finished and a checkpoint is written."""
-
-    def __init__(self, signal_number: int):
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}")
-        self.exit_code = 128 + signal_number
-
-
-class StopFlag:
-    """Remembers the first SIGINT or SIGTERM; loops look at it between steps."""
-
-    def __init__(self) -> None:
-        self.signal_number: int | None = None
-
-    def install(self) -> "StopFlag":
-        """Take over both signals; a second SIGINT acts at once."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._remember)
-        return self
-
-    def _remember(self, number: int, frame: object) -> None:
-        if self.signal_number is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.signal_number = number
-
-    def check(self) -> None:
-        """Raise Stopped when a signal has come."""
-        if self.signal_number is not None:
-            raise Stopped(self.signal_number)
 
 
 @dataclass(frozen=True)
@@ -166,38 +134,3 @@ def _run_job(function: Callable[..., None], job: tuple[Any, ...], slot: int, thr
     stop = StopFlag().install()
     with exit_codes():
         function(*job, slot=slot, stop=stop)
-
-
-@contextlib.contextmanager
-def exit_codes() -> Iterator[None]:
-    """Turn the tool's exceptions into one `error:` line and the exit code of the contract."""
-    try:
-        yield
-    except UserError as error:
-        _leave(str(error), 2)
-    except Stopped as error:
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except RunFailed as error:
-        _leave(str(error), 3)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        _leave(f"out of memory: {_first_line(error)}; lower data.batch_size, data.seq_len or model.d_model", 3)
-    except BrokenPipeError:  # the reader of our output left, as `| head` does
-        sys.exit(0)
-    except OSError as error:
-        _leave(f"{error.filename or 'file'}: {error.strerror or error}", 3)
-    except Exception as error:  # a defect of ours: still one line, and a way to see more
-        if os.environ.get("PAR_SEARCH_TRACEBACK"):
-            traceback.print_exc()
-        _leave(f"{type(error).__name__}: {_first_line(error)} (set PAR_SEARCH_TRACEBACK=1 to see where)", 3)
-
-
-def _leave(message: str, code: int) -> None:
-    if message:
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

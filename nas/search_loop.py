@@ -20,8 +20,9 @@ from nas.config import Config
 from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
-from nas.process import Machine, StopFlag, generator_from, seed_from
-from nas.train import batch_loss, evaluate, require_finite, tokens_to
+from nas.process import Machine, generator_from, seed_from
+from nas.stop import StopFlag
+from nas.train import batch_loss, evaluate, require_finite
 from nas.verdict import judge
 from supernet.gates import RELAXATIONS, gumbel_noise, mean_entropy, sampled_gates, score_function_loss, temperature_at
 from supernet.supernet import Supernet

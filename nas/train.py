@@ -14,12 +14,13 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from derive import Architecture, build
-from derive.strict_json import dumps_line
+from derive.strict_json import dumps_line, write_atomic
 from nas.checkpoint import MetricsLog, load_checkpoint, save_checkpoint
 from nas.config import Config
 from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
-from nas.process import Machine, StopFlag, choose_machine, seed_from
+from nas.process import Machine, choose_machine, seed_from
+from nas.stop import StopFlag
 from supernet.errors import RunFailed, UserError
 
 MOST_BAD_STEPS = 20  # non-finite losses in a row after which a run is given up
@@ -119,7 +120,7 @@ def train_architecture(
     _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot)
     save_weights(model, folder / "model.safetensors")
     final = evaluate(model, corpus, "held_out", config, machine, limit=config.retrain.final_tokens)
-    write_result(folder, final, state.step)
+    write_result(folder, final, state.step, corpus)
     for name in ("checkpoint.pt", "checkpoint.previous.pt"):
         (folder / name).unlink(missing_ok=True)  # the weights are saved, and nothing is left to go on with
 
@@ -195,11 +196,10 @@ def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machi
     return value
 
 
-def write_result(folder: Path, final: Evaluation, steps: int) -> None:
-    """`result.json`, the mark of a finished training: loss, its standard error, tokens and steps."""
-    from derive.strict_json import write_atomic
-
-    line = {"steps": steps, "held_out_loss": final.loss, "standard_error": final.standard_error, "tokens": final.tokens}
+def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) -> None:
+    """`result.json`, the mark of a finished training: loss, its standard error, tokens, steps and vocabulary."""
+    line = {"steps": steps, "held_out_loss": final.loss, "standard_error": final.standard_error, "tokens": final.tokens,
+            "vocabulary_id": corpus.vocabulary_id}  # fmt: skip
     write_atomic(folder / "result.json", dumps_line(line).encode("utf-8"))
 
 

@@ -1,0 +1,63 @@
+"""From what a person names (file, preset, pattern) to architectures. Needs no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from derive import Architecture
+from nas.config import Config
+from supernet.errors import SettingError, UserError
+
+if TYPE_CHECKING:
+    from nas.data import Corpus
+
+
+def architectures_against(config: Config, vocab_size: int, like: Architecture | None = None) -> list[Architecture]:
+    """`retrain.against` on the configuration's widths, or on those of another architecture."""
+    return [resolve_architecture(name, config, vocab_size, like, "retrain.against") for name in config.retrain.against]
+
+
+def resolve_architecture(
+    name: str, config: Config, vocab_size: int, like: Architecture | None = None, key: str = "ARCH"
+) -> Architecture:
+    """An architecture from a file, a preset or a pattern of letters, in this order."""
+    if name.endswith(".json") or "/" in name:
+        return Architecture.load(name)
+    if like is not None:
+        model, layers = {**like.model.to_mapping(), "task": like.task}, len(like.layers)
+    else:
+        settings = config.model.settings(vocab_size, config.data.seq_len)
+        model, layers = {**settings.to_mapping(), "task": settings.task}, config.model.layers
+    if name in ("interleaved", "par"):
+        return Architecture.preset(name, model, layers, cut=config.derive.cut, ratio=config.derive.ratio)
+    try:
+        return Architecture.preset(name)
+    except UserError:
+        pass
+    try:
+        return Architecture.from_pattern(name, model)
+    except SettingError as error:
+        raise SettingError(key, f"{name!r} is no file, no preset and no pattern: {error}") from None
+
+
+def unique_by_name(architectures: list[Architecture]) -> list[Architecture]:
+    """The architectures without exact repetitions; UserError for two different ones of one name."""
+    found: dict[str, Architecture] = {}
+    for arch in architectures:
+        other = found.setdefault(arch.name, arch)
+        if (other.layers, other.model) != (arch.layers, arch.model):
+            raise UserError(f"two architectures are named {arch.name!r}: {other.pattern} and {arch.pattern}; rename one in its file")
+    return list(found.values())
+
+
+def check_fits(arch: Architecture, config: Config, corpus: Corpus) -> None:
+    """UserError when an architecture cannot be trained on this text."""
+    if arch.model.vocab_size != corpus.vocab_size:
+        raise UserError(
+            f"{arch.name}: model.vocab_size is {arch.model.vocab_size}, but the text's vocabulary (data.name {corpus.name}, "
+            f"data.tokens {config.data.tokens}) has {corpus.vocab_size}"
+        )
+    if config.data.seq_len > arch.model.max_len:
+        raise SettingError("data.seq_len", f"{config.data.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
+    if arch.task != "causal_lm" or arch.model.memory_len:
+        raise UserError(f"{arch.name}: this version trains causal_lm without memory")

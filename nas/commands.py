@@ -1,0 +1,92 @@
+"""The small commands: each reads a folder or file and prints or redraws."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+from derive.strict_json import read_json
+from nas.config import Config, DeriveConfig, load_run_config
+from supernet.errors import UserError
+
+
+def derive_run(folder: Path, choices: DeriveConfig) -> None:
+    """Write the architectures of a finished search; choices that are not given are those of the run's configuration."""
+    from nas.derive_stage import derive_stage, print_derived, print_verdicts
+
+    config = load_run_config(folder)
+    defaults = DeriveConfig()
+    given = {key: value for key, value in dataclasses.asdict(choices).items() if value != getattr(defaults, key)}
+    derived = derive_stage(folder, dataclasses.replace(config.derive, **given))
+    print_verdicts(folder)
+    print_derived(derived)
+
+
+def plot_run(folder: Path) -> None:
+    """Redraw every picture of a run."""
+    from nas.plots import draw_all
+
+    load_run_config(folder)
+    for path in draw_all(folder):
+        print(path)
+
+
+def report_run(folder: Path) -> None:
+    """Rebuild `report.html`."""
+    from nas.report import write_report
+
+    load_run_config(folder)
+    print(write_report(folder))
+
+
+def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
+    """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its vocabulary."""
+    from derive import Architecture, build
+    from nas.data import load_corpus
+    from nas.process import choose_machine
+    from nas.train import evaluate, load_weights
+
+    if path.is_dir():
+        path = path / "model.safetensors"
+    if not path.exists():
+        raise UserError(f"{path}: no such file; expected a model.safetensors of a retraining")
+    home = path.parent
+    arch = Architecture.load(home / "architecture.json")
+    corpus = load_corpus(config.data)
+    if corpus.vocab_size != arch.model.vocab_size:
+        raise UserError(
+            f"{path}: the model's vocabulary has {arch.model.vocab_size} tokens, that of the text {corpus.vocab_size}; "
+            "give data.name, data.path and data.tokens of its training"
+        )
+    trained_on = read_json(home / "result.json").get("vocabulary_id") if (home / "result.json").exists() else None
+    if trained_on not in (None, corpus.vocabulary_id):
+        raise UserError(f"{path}: the text's vocabulary has the size of the model's, but other tokens; give the data of its training")
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=min(config.data.seq_len, arch.model.max_len)))
+    machine = choose_machine(config.run)
+    model = build(arch)
+    load_weights(model, path)
+    result = evaluate(model.to(machine.device), corpus, split, config, machine)
+    print(f"split {split}")
+    print(f"loss {result.loss:.6f} nats a token")
+    print(f"standard_error {result.standard_error:.6f}")
+    print(f"tokens {result.tokens}")
+    print(f"perplexity {math.exp(min(result.loss, 700.0)):.6f}")
+    print(f"bits_per_character {corpus.bits_per_character(result.loss, split):.6f}")
+
+
+def print_latency(config: Config) -> None:
+    """Print the latency table; write `latency.json` where run.dir is given."""
+    from derive.strict_json import write_json
+    from nas.data import load_corpus
+    from nas.latency import measure_candidates
+    from nas.process import choose_machine
+
+    config.check()
+    machine = choose_machine(config.run)
+    settings = config.model.settings(load_corpus(config.data).vocab_size, config.data.seq_len)
+    table = measure_candidates(config, settings, machine)
+    print(f"{table['device']}, {table['mode']}, {table['dtype']}, batch {table['batch']}, {table['lengths']['seq_len']} tokens")
+    width = max(map(len, table["candidates"]))
+    for label, row in table["candidates"].items():
+        print(f"{label:<{width}}  {row['median_ms']:9.4f} ms  spread {row['spread_ms']:.4f} ms  {row['runs']} runs")
+    if config.run.dir is not None:
+        write_json(Path(config.run.dir) / "latency.json", table)

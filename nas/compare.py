@@ -1,0 +1,141 @@
+"""The comparison: what each retrained architecture reached, at what cost, and which one to take."""
+
+import csv
+import io
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from derive import Architecture, build
+from derive.strict_json import read_json, write_atomic, write_json
+from nas.config import Config
+from nas.data import Corpus
+from nas.latency import measure_model
+from nas.process import Machine
+from nas.train import load_weights
+
+COLUMNS = ("name", "seed", "pattern", "parameters", "flops_per_token", "latency_ms", "steps", "held_out_loss", "perplexity",
+           "bits_per_character", "relative_flops", "standard_error")  # fmt: skip
+
+
+def write_comparison(folder: Path, names: list[str], seeds: list[int], config: Config, corpus: Corpus, machine: Machine) -> list[dict]:
+    """Collect `retrain/NAME/seed-K/`, measure each network's latency, write `comparison.json` and `.csv`; returns the rows."""
+    rows = []
+    for name in names:
+        latency = None
+        for seed in seeds:
+            home = folder / "retrain" / name / f"seed-{seed}"
+            if latency is None:
+                latency = _latency(home, config, machine)
+            rows.append(_row(home, seed, latency, config, corpus))
+    write_json(folder / "comparison.json", rows)
+    write_atomic(folder / "comparison.csv", _csv(rows).encode("utf-8"))
+    return rows
+
+
+def _latency(home: Path, config: Config, machine: Machine) -> float:
+    arch = Architecture.load(home / "architecture.json")
+    model = build(arch)
+    load_weights(model, home / "model.safetensors")
+    return measure_model(model.to(machine.device), config.data.seq_len, machine)
+
+
+def _row(home: Path, seed: int, latency: float, config: Config, corpus: Corpus) -> dict[str, Any]:
+    arch, result = Architecture.load(home / "architecture.json"), read_json(home / "result.json")
+    loss = result["held_out_loss"]
+    return {
+        "name": arch.name,
+        "seed": seed,
+        "pattern": arch.pattern,
+        "parameters": arch.parameters(),
+        "flops_per_token": arch.flops_per_token(config.data.seq_len),
+        "latency_ms": latency,
+        "steps": result["steps"],
+        "held_out_loss": loss,
+        "perplexity": math.exp(min(loss, 700.0)),
+        "bits_per_character": corpus.bits_per_character(loss, "held_out"),
+        "relative_flops": round(arch.relative_flops(config.data.seq_len), 6),
+        "standard_error": result["standard_error"],
+    }
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The layout to take, and the noise within which its loss counts as the best."""
+
+    name: str
+    noise: float
+    noise_source: str
+    means: dict[str, float]
+
+
+def choose_best(rows: list[dict[str, Any]]) -> Choice:
+    """The cheapest layout (FLOPs) whose mean loss lies within the noise of the lowest mean loss.
+
+    With several seeds the noise is twice the standard error of a difference of two means, from the pooled variance over
+    seeds. With one seed training noise is unknown, and only that of the evaluation is used: it is said so.
+    """
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_name.setdefault(row["name"], []).append(row)
+    means = {name: float(np.mean([row["held_out_loss"] for row in group])) for name, group in by_name.items()}
+    seeds = min(len(group) for group in by_name.values())
+    if seeds > 1:
+        variance = float(np.mean([np.var([row["held_out_loss"] for row in group], ddof=1) for group in by_name.values()]))
+        noise, source = 2 * math.sqrt(2 * variance / seeds), f"{seeds} seeds each"
+    else:
+        noise, source = max(row["standard_error"] for row in rows), "one seed: evaluation noise only, training noise unknown"
+    lowest = min(means.values())
+    within = [name for name in by_name if means[name] <= lowest + noise]
+    best = min(within, key=lambda name: (by_name[name][0]["flops_per_token"], means[name], name))
+    return Choice(best, noise, source, means)
+
+
+def table(rows: list[dict[str, Any]], choice: Choice) -> str:
+    """The comparison as text for standard output, one line an architecture, losses as mean and spread over seeds."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_name.setdefault(row["name"], []).append(row)
+    header = ("", "name", "pattern", "parameters", "cost", "ms", "loss", "spread", "perplexity")
+    lines = [header]
+    for name, group in sorted(by_name.items(), key=lambda item: choice.means[item[0]]):
+        losses = [row["held_out_loss"] for row in group]
+        spread = f"{np.std(losses, ddof=1):.4f}" if len(losses) > 1 else "-"
+        first = group[0]
+        lines.append((
+            "*" if name == choice.name else "", name, first["pattern"], f"{first['parameters']:,}",
+            f"{first['relative_flops']:.2f}", f"{first['latency_ms']:.2f}", f"{choice.means[name]:.4f}", spread,
+            f"{math.exp(choice.means[name]):.3f}",
+        ))  # fmt: skip
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def sentence(rows: list[dict[str, Any]], choice: Choice, derived: list[str]) -> str:
+    """Whether the search won, lost or tied against the layouts trained beside it, in one sentence."""
+    cost = {row["name"]: row["relative_flops"] for row in rows}
+    ours = {name: loss for name, loss in choice.means.items() if name in derived}
+    others = {name: loss for name, loss in choice.means.items() if name not in derived}
+    if not ours or not others:
+        return f"Best: {choice.name} at {cost[choice.name]:.2f} of the interleaved cost."
+    mine, theirs = min(ours, key=ours.get), min(others, key=others.get)
+    difference = others[theirs] - ours[mine]
+    if abs(difference) <= choice.noise:
+        verb = "ties with"
+    else:
+        verb = "beats" if difference > 0 else "LOST to"
+    return (
+        f"The search's {mine} ({cost[mine]:.2f} of the interleaved cost) {verb} {theirs} ({cost[theirs]:.2f}) by "
+        f"{difference:+.4f} nats (noise {choice.noise:.4f}, {choice.noise_source}). To take: {choice.name}."
+    )

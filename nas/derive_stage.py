@@ -1,0 +1,32 @@
+"""The derivation as a stage: reads a run folder, writes its architectures, prints what was found. Needs no torch."""
+
+import dataclasses
+from pathlib import Path
+
+from derive import Architecture, derive_architectures
+from derive.strict_json import read_json
+from nas.config import DeriveConfig
+
+
+def derive_stage(folder: Path, choices: DeriveConfig) -> dict[str, Architecture]:
+    """Write `architectures/NAME.json` for everything that the probabilities yield."""
+    derived = derive_architectures(folder, **dataclasses.asdict(choices))
+    for name, arch in derived.items():
+        arch.save(folder / "architectures" / f"{name}.json")
+    return derived
+
+
+def print_verdicts(folder: Path) -> None:
+    """`converged` or `not converged` for every seed, with the reasons."""
+    homes = [folder] if (folder / "probabilities.json").exists() else sorted(folder.glob("seed-*"))
+    for home in homes:
+        verdict = read_json(home / "probabilities.json")["verdict"]
+        name = "" if home == folder else f"{home.name}: "
+        print(f"{name}{'converged' if verdict['converged'] else 'not converged'}: {'; '.join(verdict['reasons'])}")
+
+
+def print_derived(derived: dict[str, Architecture]) -> None:
+    """Name, pattern and cost of each derived architecture."""
+    for name, arch in derived.items():
+        cost = arch.cost["relative_to_interleaved"]["flops"]
+        print(f"{name:<10}{arch.pattern}  {cost:.3f} of the interleaved layers' FLOPs")

@@ -1,0 +1,190 @@
+"""The stages in order; each reads the files of the one before, so each can be run alone and a stopped run goes on."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from derive import Architecture
+from derive.strict_json import read_json, write_json
+from nas.agreement import write_agreement
+from nas.architectures import architectures_against, check_fits, resolve_architecture, unique_by_name
+from nas.compare import choose_best, sentence, table, write_comparison
+from nas.config import Config
+from nas.costs_table import build_costs
+from nas.data import Corpus, load_corpus
+from nas.derive_stage import derive_stage, print_derived, print_verdicts
+from nas.latency import measure_candidates
+from nas.plots import draw_all
+from nas.process import choose_machine, count_workers, run_jobs
+from nas.report import write_report
+from nas.run_folder import choose_folder, open_run_folder
+from nas.search_loop import run_search
+from nas.stop import StopFlag
+from nas.train import train_architecture
+from supernet.errors import SettingError
+
+
+def run_everything(config: Config, stop: StopFlag) -> None:
+    """Search, derive, plot, retrain the candidates, compare, report."""
+    config.check()
+    check_retrain_names(config)
+    corpus = load_corpus(config.data)
+    choose_machine(config.run)
+    against = architectures_against(config, corpus.vocab_size)
+    folder = choose_folder(config)
+    with open_run_folder(config, folder, corpus.to_json()):
+        note(f"run folder: {folder}")
+        if (folder / "report.html").exists() and (folder / "comparison.json").exists():
+            note("the run is finished; nothing to do")
+        else:
+            search_stage(config, corpus, folder, stop)
+            derived = derive_stage(folder, config.derive)
+            retrain_stage(config, [*(derived[name] for name in config.retrain.architectures), *against], folder, stop)
+            compare_stage(config, corpus, folder, list(derived))
+            draw_all(folder)
+            write_report(folder)
+        print_result(folder)
+
+
+def search_only(config: Config, stop: StopFlag) -> None:
+    """Train the supernet of every seed; leaves probabilities, not architectures."""
+    config.check()
+    corpus = load_corpus(config.data)
+    choose_machine(config.run)
+    folder = choose_folder(config)
+    with open_run_folder(config, folder, corpus.to_json()):
+        note(f"run folder: {folder}")
+        search_stage(config, corpus, folder, stop)
+        draw_all(folder)
+        write_report(folder)
+        print_verdicts(folder)
+
+
+def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
+    """Train the named architectures, and those of `retrain.against`, side by side from scratch."""
+    config.check()
+    corpus = load_corpus(config.data)
+    choose_machine(config.run)
+    wanted = [resolve_architecture(name, config, corpus.vocab_size) for name in names]
+    against = architectures_against(config, corpus.vocab_size, like=wanted[0])
+    architectures = unique_by_name([*wanted, *against])
+    for arch in architectures:
+        check_fits(arch, config, corpus)
+    folder = choose_folder(config)
+    with open_run_folder(config, folder, corpus.to_json()):
+        note(f"run folder: {folder}")
+        if not (folder / "report.html").exists():
+            retrain_stage(config, architectures, folder, stop)
+            compare_stage(config, corpus, folder, [arch.name for arch in wanted])
+            draw_all(folder)
+            write_report(folder)
+        print_comparison(folder, [arch.name for arch in wanted])
+
+
+def seed_folders(folder: Path, config: Config) -> dict[int, Path]:
+    """Where each search seed's files lie: the run folder itself for one seed, `seed-K/` for several."""
+    seeds = range(config.run.seed, config.run.seed + config.search.seeds)
+    return {seed: folder if config.search.seeds == 1 else folder / f"seed-{seed}" for seed in seeds}
+
+
+def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag) -> None:
+    """Measure the candidates' latency once, then search with every seed that is not finished."""
+    if not (folder / "latency.json").exists():
+        machine = choose_machine(config.run)
+        settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+        write_json(folder / "latency.json", measure_candidates(config, settings, machine))
+    homes = seed_folders(folder, config)
+    for home in homes.values():
+        if home != folder:
+            home.mkdir(exist_ok=True)
+            for name in ("config.yaml", "data.json", "latency.json"):
+                shutil.copyfile(folder / name, home / name)
+    jobs = [(config, home, seed) for seed, home in homes.items() if not search_finished(home)]
+    run_jobs(search_job, jobs, count_workers(config.run, len(jobs)), stop)
+    if config.search.seeds > 1:
+        write_agreement(folder, list(homes.values()))
+
+
+def search_finished(home: Path) -> bool:
+    """Whether a search has written its verdict."""
+    path = home / "probabilities.json"
+    return path.exists() and "figures" in read_json(path)["verdict"]
+
+
+def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
+    """One seed's search, in this process."""
+    machine = choose_machine(config.run)
+    corpus = load_corpus(config.data)
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    costs = build_costs(config, settings, read_json(home / "latency.json"))
+    run_search(config, corpus, costs, home, seed, machine, stop, slot)
+
+
+def retrain_stage(config: Config, architectures: list[Architecture], folder: Path, stop: StopFlag) -> None:
+    """Train every architecture with every seed; equal layouts are trained once and their files copied."""
+    seeds = range(config.run.seed, config.run.seed + config.retrain.seeds)
+    first_of: dict[tuple, Architecture] = {}
+    for arch in architectures:
+        first_of.setdefault((arch.layers, arch.model), arch)
+    jobs = [
+        (config, arch, folder / "retrain" / arch.name / f"seed-{seed}", seed) for seed in seeds for arch in first_of.values()
+    ]
+    jobs = [job for job in jobs if not (job[2] / "result.json").exists()]
+    run_jobs(retrain_job, jobs, count_workers(config.run, len(jobs)), stop)
+    for arch in architectures:
+        twin = first_of[(arch.layers, arch.model)]
+        if twin is not arch:
+            for seed in seeds:
+                copy_training(folder / "retrain" / twin.name / f"seed-{seed}", folder / "retrain" / arch.name / f"seed-{seed}", arch)
+
+
+def retrain_job(config: Config, arch: Architecture, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
+    """One training, in this process."""
+    train_architecture(arch, config, home, seed, slot=slot, stop=stop)
+
+
+def copy_training(source: Path, target: Path, arch: Architecture) -> None:
+    """The files of an equal layout's training, under this architecture's name."""
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("metrics.jsonl", "model.safetensors", "result.json"):
+        shutil.copyfile(source / name, target / name)
+    arch.save(target / "architecture.json")
+
+
+def compare_stage(config: Config, corpus: Corpus, folder: Path, derived: list[str]) -> None:
+    """Write the comparison and, for the layout to take, `architectures/best.json`."""
+    names = [home.name for home in sorted((folder / "retrain").iterdir()) if home.is_dir()]
+    order = {name: position for position, name in enumerate(derived)}
+    names.sort(key=lambda name: (order.get(name, len(order)), name))
+    seeds = list(range(config.run.seed, config.run.seed + config.retrain.seeds))
+    rows = write_comparison(folder, names, seeds, config, corpus, choose_machine(config.run))
+    best = choose_best(rows).name
+    Architecture.load(folder / "retrain" / best / f"seed-{seeds[0]}" / "architecture.json").save(folder / "architectures" / "best.json")
+
+
+def check_retrain_names(config: Config) -> None:
+    """`retrain.architectures` must be names that derivation gives."""
+    for name in config.retrain.architectures:
+        if name not in ("argmax", "par-rule", "budget"):
+            raise SettingError("retrain.architectures", f"unknown name {name!r}; known: argmax, par-rule, budget")
+
+
+def note(message: str) -> None:
+    """A line for the person, on standard error."""
+    print(message, file=sys.stderr)
+
+
+def print_comparison(folder: Path, derived: list[str]) -> None:
+    """The table, and who won."""
+    rows = read_json(folder / "comparison.json")
+    choice = choose_best(rows)
+    print(table(rows, choice))
+    print(sentence(rows, choice, derived))
+
+
+def print_result(folder: Path) -> None:
+    """What a finished run found."""
+    print_verdicts(folder)
+    derived = [path.stem for path in sorted((folder / "architectures").glob("*.json")) if path.stem != "best"]
+    print_comparison(folder, derived)
+    print(f"report: {folder / 'report.html'}")
