@@ -59,11 +59,11 @@ def find_preset(name: str) -> Preset:
 
 
 def preset_pattern(name: str, *, layers: int | None, cut: float | None = None, ratio: float | None = None) -> str:
-    """The pattern of a preset. `layers` is for `interleaved` and `par`, `cut` and `ratio` (null: 2/3 and 5) for `par` alone."""
+    """The pattern of a preset. `layers` is for `interleaved` and `par`; `cut` and `ratio` (null: 2/3 and 5) shape `par`."""
     preset = find_preset(name)
-    if name != "par" and (cut is not None or ratio is not None):
-        raise SettingError("derive.cut" if cut is not None else "derive.ratio", f"only the preset 'par' takes it, not {name!r}")
     if preset.pattern is not None:
+        if cut is not None or ratio is not None:
+            raise SettingError("derive.cut" if cut is not None else "derive.ratio", f"the published layout {name!r} has its own")
         return preset.pattern
     count = DEFAULT_LAYERS if layers is None else layers
     if name == "interleaved":
