@@ -3,7 +3,6 @@
 Shapes: B batch, T length of the segment, M memory, K = M' + T keys (M' <= M the filled memory), h heads, d width, d_h = d / h.
 """
 
-import functools
 from typing import NamedTuple
 
 import torch
@@ -36,9 +35,8 @@ def with_memory(x: Tensor, memory: Tensor | None) -> Tensor:
     return x if memory is None else torch.cat((memory, x), dim=1)
 
 
-@functools.lru_cache(maxsize=32)
 def causal_keys(length: int, keys: int, device: torch.device) -> Tensor:
-    """[T, K] bool: query i may see the memory and the keys up to itself."""
+    """[T, K] bool: query i may see the memory and the keys up to itself. Made anew: a kept one may be an inference tensor."""
     return torch.ones(length, keys, dtype=torch.bool, device=device).tril(keys - length)
 
 
