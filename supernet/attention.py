@@ -13,7 +13,10 @@ from supernet.settings import ModelSettings
 
 
 class Relative(NamedTuple):
-    """Relative positions of one forward pass: encodings [K, d] of the distances K-1 ... 0, biases u and v [d]."""
+    """Relative positions of one forward pass: encodings [E, d] and the biases u and v [d].
+
+    Row c encodes the distance K-1-c: from K-1 down to 0 in a causal model (E = K), to -(T-1) in others (E = K + T - 1).
+    """
 
     encodings: Tensor
     u: Tensor
@@ -76,10 +79,10 @@ class DotProductLogits(nn.Module):
         keys = split_heads(self.key(with_memory(x, memory)), self.heads)
         if self.position is None or relative is None:
             return split_heads(query, self.heads), keys, None
-        encodings = split_heads(self.position(relative.encodings)[None], self.heads)  # [1, h, K, d_h]
+        encodings = split_heads(self.position(relative.encodings)[None], self.heads)  # [1, h, E, d_h]
         by_distance = split_heads(query + relative.v, self.heads) @ encodings.transpose(-1, -2)
         scale = keys.shape[-1] ** -0.5
-        return split_heads(query + relative.u, self.heads), keys, _shift(by_distance) * scale
+        return split_heads(query + relative.u, self.heads), keys, _shift(by_distance, keys.shape[2]) * scale
 
     def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
         """x [B, T, d] -> logits [B, h, T, K]."""
@@ -127,11 +130,11 @@ def _zero_blind_queries(mixed: Tensor, x: Tensor, keys: int, causal: bool, mask:
     return torch.where(sees_any, mixed, torch.zeros((), dtype=mixed.dtype, device=mixed.device))
 
 
-def _shift(by_distance: Tensor) -> Tensor:
-    """[B, h, T, K], column c for distance K-1-c counted from the last query -> column j for key j (Dai et al. 2019, app. B).
+def _shift(by_distance: Tensor, keys: int) -> Tensor:
+    """[B, h, T, E], column c for distance K-1-c -> [B, h, T, K], column j for key j (Dai et al. 2019, app. B).
 
-    Row i moves left by T-1-i; what is moved in from the next row lies in the future and is masked (causal models only).
+    Row i moves left by T-1-i. With E = K, what is moved in from the next row lies in the future, which the causal mask hides.
     """
-    batch, heads, length, keys = by_distance.shape
-    padded = functional.pad(by_distance, (1, 0)).view(batch, heads, keys + 1, length)
-    return padded[:, :, 1:].view(batch, heads, length, keys)
+    batch, heads, length, encodings = by_distance.shape
+    padded = functional.pad(by_distance, (1, 0)).view(batch, heads, encodings + 1, length)
+    return padded[:, :, 1:].view(batch, heads, length, encodings)[..., :keys]

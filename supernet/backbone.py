@@ -40,7 +40,7 @@ class Backbone(nn.Module):
         """
         self._check(tokens, memory, padding_mask)
         x = self.dropout(self._embed(tokens))
-        relative = self._relative(tokens.shape[1] + (0 if memory is None else memory.shape[2]), x)
+        relative = self._relative(0 if memory is None else memory.shape[2], x)
         inputs = []
         for index, layer in enumerate(self.layers):
             inputs.append(x)
@@ -67,10 +67,12 @@ class Backbone(nn.Module):
             return x + sinusoids(torch.arange(tokens.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
         return x
 
-    def _relative(self, keys: int, x: Tensor) -> Relative | None:
+    def _relative(self, filled: int, x: Tensor) -> Relative | None:
         if self.relative_biases is None:
             return None
-        distances = torch.arange(keys - 1, -1, -1, device=x.device)
+        length = x.shape[1]
+        nearest = 0 if self.settings.causal else min(0, 1 - length)  # keys to the right of a query lie at negative distances
+        distances = torch.arange(filled + length - 1, nearest - 1, -1, device=x.device)
         return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), *self.relative_biases)
 
     def _next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:

@@ -27,12 +27,13 @@ def factor_lengths(settings: ModelSettings, options: Options) -> tuple[int, int]
 
 
 def dot_product_logits(settings: ModelSettings, options: Options, seq_len: int) -> tuple[int, int]:
-    """Q K^T: two projections d x d (K over all keys); with relative positions one more, and a second product."""
+    """Q K^T: two projections d x d (K over all keys); with relative positions one more, over all distances, and a product."""
     d, keys = settings.d_model, seq_len + settings.memory_len
     over_keys = 2 * d * d * keys // seq_len
     parameters, flops = 2 * d * d, 2 * d * d + over_keys + 2 * keys * d
     if settings.position == "relative":
-        return parameters + d * d, flops + over_keys + 2 * keys * d
+        distances = keys if settings.causal else keys + seq_len - 1
+        return parameters + d * d, flops + 2 * d * d * distances // seq_len + 2 * distances * d
     return parameters, flops
 
 
