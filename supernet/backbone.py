@@ -54,10 +54,20 @@ class Backbone(nn.Module):
             raise ValueError(f"tokens must be [B, T], got shape {tuple(tokens.shape)}")
         if tokens.shape[1] > self.settings.max_len:
             raise ValueError(f"length {tokens.shape[1]} exceeds max_len {self.settings.max_len}")
-        if memory is not None and not self.settings.memory_len:
+        if padding_mask is not None and (padding_mask.shape != tokens.shape or padding_mask.dtype != torch.bool):
+            given = f"{padding_mask.dtype} {tuple(padding_mask.shape)}"
+            raise ValueError(f"padding_mask must be torch.bool {tuple(tokens.shape)}, True = real token, got {given}")
+        if memory is not None:
+            self._check_memory(memory, len(tokens))
+
+    def _check_memory(self, memory: Tensor, batch: int) -> None:
+        longest, width = self.settings.memory_len, self.settings.d_model
+        if not longest:
             raise ValueError("this model has memory_len 0, so it takes no memory")
-        if padding_mask is not None and padding_mask.shape != tokens.shape:
-            raise ValueError(f"padding_mask must be {tuple(tokens.shape)}, got {tuple(padding_mask.shape)}")
+        fits = memory.ndim == 4 and memory.shape[2] <= longest
+        if not fits or (*memory.shape[:2], memory.shape[3]) != (len(self.layers), batch, width):
+            wanted = f"[{len(self.layers)} layers, {batch} rows, up to memory_len {longest}, {width}]"
+            raise ValueError(f"memory must be {wanted}, got shape {tuple(memory.shape)}")
 
     def _embed(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)  # [B, T, d]
