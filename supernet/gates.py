@@ -1,6 +1,6 @@
 """From alphas to gates: pure functions. Shapes: N layers, C candidates; alphas and gates [N, C], gates' rows sum to 1.
 
-Everything here is computed in fp32 whatever autocast says: half-precision noise can be infinite.
+Everything here is computed in fp32 (fp64 for alphas in fp64) whatever autocast says: half-precision noise can be infinite.
 """
 
 import torch
@@ -12,12 +12,12 @@ SMALLEST_TEMPERATURE = 1e-3  # below it the softmax of alphas / temperature is a
 
 def softmax_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
     """g = softmax(alphas / temperature): the soft mixture of DARTS (Liu et al. 2019, eq. 2); the noise is not used."""
-    return torch.softmax(alphas.float() / temperature, dim=-1)
+    return torch.softmax(full_precision(alphas) / temperature, dim=-1)
 
 
 def gumbel_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
     """g = softmax((alphas + noise) / temperature): the concrete relaxation (Jang et al. 2017, eq. 2; PAR)."""
-    return torch.softmax((alphas.float() + noise) / temperature, dim=-1)
+    return torch.softmax((full_precision(alphas) + noise) / temperature, dim=-1)
 
 
 def gumbel_hard_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
@@ -32,8 +32,8 @@ def sampled_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
 
     The alphas' gradient then comes from `score_function_loss`, which needs the losses of sampled layouts and no gates.
     """
-    choices = (alphas.detach().float() / temperature + noise).argmax(dim=-1)
-    return functional.one_hot(choices, alphas.shape[-1]).float()
+    logits = full_precision(alphas.detach()) / temperature
+    return functional.one_hot((logits + noise).argmax(dim=-1), alphas.shape[-1]).to(logits.dtype)
 
 
 RELAXATIONS = {
@@ -42,6 +42,11 @@ RELAXATIONS = {
     "gumbel_hard": gumbel_hard_gates,
     "sampled": sampled_gates,
 }
+
+
+def full_precision(values: Tensor) -> Tensor:
+    """The values in fp32 where they are in less."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def gumbel_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -67,7 +72,7 @@ def score_function_loss(alphas: Tensor, choices: Tensor, losses: Tensor) -> Tens
     Kool et al. 2019): unbiased for layouts drawn independently, and a batch's difficulty cancels.
     """
     others = (losses.sum() - losses) / (len(losses) - 1)
-    log_p = torch.log_softmax(alphas.float(), dim=-1)
+    log_p = torch.log_softmax(full_precision(alphas), dim=-1)
     chosen = log_p.expand(len(choices), *log_p.shape).gather(-1, choices.unsqueeze(-1)).sum(dim=(1, 2))
     return ((losses - others).detach().to(chosen.dtype) * chosen).mean()
 

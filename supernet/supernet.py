@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from supernet.backbone import Backbone
 from supernet.blocks import Candidate, parse_candidate
 from supernet.errors import SettingError
+from supernet.gates import full_precision
 from supernet.layers import MixedLayer
 from supernet.settings import ModelSettings, check_int
 
@@ -36,7 +37,7 @@ class Supernet(Backbone):
 
     def probabilities(self) -> Tensor:
         """Noise-free softmax(alphas), [N, C]; differentiable."""
-        return torch.softmax(self.alphas.float(), dim=-1)
+        return torch.softmax(full_precision(self.alphas), dim=-1)
 
     def weight_parameters(self) -> list[nn.Parameter]:
         """Every parameter but the alphas, in the module's order."""

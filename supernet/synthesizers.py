@@ -15,11 +15,11 @@ from supernet.settings import ModelSettings
 
 
 def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """softmax over the allowed keys in fp32; a row without any allowed key is 0, with finite gradients."""
-    weights = logits.float()
+    """softmax over the allowed keys in fp32 or better; a row without any allowed key is 0, with finite gradients."""
+    weights = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if allowed is None:
         return torch.softmax(weights, dim=-1).to(logits.dtype)
-    weights = weights.masked_fill(~allowed, torch.finfo(torch.float32).min)
+    weights = weights.masked_fill(~allowed, torch.finfo(weights.dtype).min)
     return (torch.softmax(weights, dim=-1) * allowed).to(logits.dtype)
 
 
