@@ -59,9 +59,9 @@ class MixedLayer(nn.Module):
         super().__init__()
         self.candidates = nn.ModuleList(build_layer(candidate, settings, layer) for candidate in candidates)
 
-    def forward(self, x: Tensor, context: Context, gates: Tensor, active: Sequence[int]) -> Tensor:
-        """`gates` [C]; only the candidates in `active` run. A single active one has gate 1 and is not multiplied."""
-        if len(active) == 1:
+    def forward(self, x: Tensor, context: Context, gates: Tensor | None, active: Sequence[int]) -> Tensor:
+        """`gates` [C]; only the candidates in `active` run. Without gates the one in `active` stands alone, at gate 1."""
+        if gates is None:
             return self.candidates[active[0]](x, context)
         return sum(gates[index] * self.candidates[index](x, context) for index in active)
 

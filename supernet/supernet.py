@@ -53,12 +53,20 @@ class Supernet(Backbone):
         """
         if gates.shape != self.alphas.shape:
             raise ValueError(f"gates must be {tuple(self.alphas.shape)}, got {tuple(gates.shape)}")
+        rows = gates.to(tokens.device)
         if gates.requires_grad:
-            active = [range(gates.shape[1])] * gates.shape[0]
+            extras = [(row, range(gates.shape[1])) for row in rows]
         else:
-            active = [[index for index, gate in enumerate(row) if gate] for row in gates.tolist()]
-        gates = gates.to(tokens.device)
-        return self.run(tokens, list(zip(gates, active)), memory=memory, padding_mask=padding_mask)
+            extras = [_active(row, values, layer) for layer, (row, values) in enumerate(zip(rows, gates.tolist()))]
+        return self.run(tokens, extras, memory=memory, padding_mask=padding_mask)
+
+
+def _active(gates: Tensor, values: list[float], layer: int) -> tuple[Tensor | None, list[int]]:
+    """One layer's constant gates (None where one candidate stands alone, at gate 1) and the candidates to run."""
+    active = [index for index, value in enumerate(values) if value != 0]
+    if not active:
+        raise ValueError(f"gates[{layer}] are all 0; every row must sum to 1")
+    return (None if len(active) == 1 and values[active[0]] == 1 else gates), active
 
 
 def parse_candidates(values: Sequence[Any], settings: ModelSettings, path: str = "search.blocks") -> list[Candidate]:
