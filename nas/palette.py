@@ -1,6 +1,6 @@
 """One colour, hatch, line and letter for a block, and one order of blocks, in every picture and on every page."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from supernet.blocks import BLOCKS
@@ -20,14 +20,15 @@ COLORS = {
 }
 # For blocks that users register; told apart by letter and hatch as well.
 OTHER_COLORS = ("#7A5C3E", "#00A79D", "#9BC53D", "#5C6B73", "#C9A7EB", "#3B3B3B")
+# Straight lines only: matplotlib writes each dot or ring of a hatch as eight curves, which made SVG files ten times larger.
 HATCHES = {
     "self_attention": "",
     "dense_synthesizer": "//",
     "random_synthesizer": "\\\\",
-    "fixed_random_synthesizer": "..",
+    "fixed_random_synthesizer": "||",
     "factorized_dense_synthesizer": "xx",
     "factorized_random_synthesizer": "++",
-    "mixture_synthesizer": "||",
+    "mixture_synthesizer": "///",
     "feed_forward": "",
     "identity": "--",
 }
@@ -68,19 +69,26 @@ class Palette:
         strangers = sorted({block_of(label) for label in given} - set(COLORS))
         rank = {block: place for place, block in enumerate([*COLORS, *strangers])}
         self.labels = sorted(given, key=lambda label: (rank[block_of(label)], label))
-        self.order = [given.index(label) for label in self.labels]
         self._styles: dict[str, Style] = {}
         for label in self.labels:
             block = block_of(label)
-            variant = sum(style.block == block for style in self._styles.values())
+            # Number 0 is the block with its defaults, candidate or not, so that a letter means the same in every picture.
+            variant = 0 if label == block else 1 + sum(style.block == block != one for one, style in self._styles.items())
             self._styles[label] = _style(label, variant, known.get(block, "?"), strangers)
 
     def __getitem__(self, label: str) -> Style:
         """The style of a candidate's label; one that is not among the run's candidates is styled by its block."""
         return self._styles.get(label) or Palette([*self.labels, label])._styles[label]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Style]:
         return (self._styles[label] for label in self.labels)
+
+    def only(self, labels: Iterable[str]) -> "Palette":
+        """These candidates alone, each as it looks among all of this palette."""
+        part = Palette(())
+        part.labels = [label for label in self.labels if label in set(labels)]
+        part._styles = {label: self._styles[label] for label in part.labels}
+        return part
 
 
 def block_of(label: str) -> str:
@@ -125,10 +133,10 @@ def _style(label: str, variant: int, letter: str, strangers: list[str]) -> Style
     else:
         place = strangers.index(block)
         color = OTHER_COLORS[place % len(OTHER_COLORS)]
-        hatch, dashes = ("oo", "**", "OO", "/|", "\\|", "x-")[place % 6], (3, 1, 1, 1, 1, 1)
+        hatch, dashes = ("/|", "\\|", "x-", "/-", "x|", "\\-")[place % 6], (3, 1, 1, 1, 1, 1)
     if variant:  # the same block with other options: the same hue, lighter and darker in turn, and its own hatch
         color = mix(color, PAPER if variant % 2 else INK, 0.28 + 0.12 * ((variant - 1) // 2 % 3))
-        hatch = hatch + ("o", ".", "/", "-")[(variant - 1) % 4]
+        hatch = hatch + ("-", "/", "|", "\\")[(variant - 1) % 4]
         dashes = tuple(length + variant for length in dashes or (6, 1))
     tag = letter if not variant else f"{letter}{variant + 1}"
     return Style(label, block, tag, color, ink_on(color), hatch, dashes)

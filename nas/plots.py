@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 
 from derive.strict_json import write_atomic
 from nas import plots_costs as costs
+from nas import plots_evidence as evidence
 from nas import plots_layouts as strips
 from nas import plots_losses as losses
 from nas import plots_probabilities as probabilities
+from nas import plots_synthesizers as weights
 from nas.plots_base import RC, NothingToDraw, Picture, Target, say
 from nas.run_files import Run
 from supernet.errors import did_you_mean, UserError
@@ -26,6 +28,11 @@ PICTURES: dict[str, Picture] = {picture.name: picture for picture in (
             probabilities.trajectories_size, probabilities.draw_trajectories),
     Picture("certainty", "Entropy and margin", "Uniform probabilities have the entropy ln C; a sure layer has entropy 0, margin 1.",
             probabilities.certainty_size, probabilities.draw_certainty),
+    Picture("agreement", "Do the seeds agree?", "Each seed's most probable candidate, layer by layer.",
+            evidence.agreement_size, evidence.draw_agreement),
+    Picture("attention_depth", "Attention by depth",
+            "What the rules read; the numbers at the top count expected attention-like blocks in each third of the depth.",
+            evidence.attention_depth_size, evidence.draw_attention_depth),
     Picture("expected_cost", "Expected cost against its target", "The cost of the layers, weighted with their probabilities.",
             costs.expected_cost_size, costs.draw_expected_cost),
     Picture("losses", "Losses of the search", "The gap is what is lost by taking the most probable candidates alone.",
@@ -36,6 +43,14 @@ PICTURES: dict[str, Picture] = {picture.name: picture for picture in (
             losses.retraining_size, losses.draw_retraining),
     Picture("cost_against_loss", "Loss against cost", "Low and left is better.",
             costs.cost_against_loss_size, costs.draw_cost_against_loss),
+    Picture("synthesizers", "What the blocks learned: logit weights",
+            "All weights that make a block's attention logits, after the search; as in Tay et al. 2020, figure 3.",
+            weights.synthesizers_size, weights.draw_synthesizers),
+    Picture("attention_maps", "Attention maps that need no input",
+            "Head 0, first positions: where a synthesizer looks more or less than plain averaging would.",
+            weights.attention_maps_size, weights.draw_attention_maps),
+    Picture("latency", "Latency of each block", "As measured on this machine, with the mode and sizes of the title.",
+            costs.latency_size, costs.draw_latency),
 )}  # fmt: skip
 
 
@@ -99,3 +114,17 @@ def render(figure: Figure, kind: str) -> bytes:
         warnings.filterwarnings("error", message=".*onstrained_layout not applied.*")
         figure.savefig(buffer, format=kind, metadata=metadata)
     return buffer.getvalue()
+
+
+def draw_live(run_folder: str | Path) -> Path:
+    """Write plots/live.png, the heat map so far above the losses so far, and return its path; for a search that still runs."""
+    run = Run.load(run_folder)
+    with matplotlib.rc_context(RC):
+        sizes = [PICTURES[name].size(run) for name in ("heat_map", "losses")]
+        figure = Figure(figsize=(max(size[0] for size in sizes), sum(size[1] for size in sizes)), layout="constrained")
+        parts = figure.subfigures(2, 1, height_ratios=[size[1] for size in sizes])
+        for part, name in zip(parts, ("heat_map", "losses")):
+            draw(run, name, part)
+        path = run.folder / "plots" / "live.png"
+        write_atomic(path, render(figure, "png"))
+    return path

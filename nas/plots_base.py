@@ -1,6 +1,6 @@
 """What every picture shares: the record of a picture, where it may be drawn, ticks, legends and thinning."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch, Rectangle
 
 from nas.palette import INK, Palette, shorten
-from nas.run_files import Run, Search
+from nas.run_files import Run, Search, layer_labels
 
 # DejaVu Sans comes with matplotlib, so the same run gives the same bytes on every machine.
 RC = {
@@ -74,16 +74,17 @@ def thin(count: int, at_most: int) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, at_most).round().astype(int))
 
 
-def palette_of(run: Run) -> Palette:
-    """The run's palette; letters of blocks that are not registered here come from the run's architecture files."""
+def palette_of(run: Run, more: Iterable[str] = ()) -> Palette:
+    """The palette of the run's candidates and `more` labels; letters of blocks that are not registered here come from the
+    run's architecture files."""
     letters: dict[str, str] = {}
     labels = list(run.candidates)
     for arch in run.architectures.values():
         pattern = arch.get("pattern")
         if isinstance(pattern, str) and len(pattern) == len(arch["layers"]):
             letters.update({str(layer["block"]): letter for layer, letter in zip(arch["layers"], pattern)})
-        labels += [label for label in map(str, arch.get("evidence", {}).get("candidates", [])) if label not in labels]
-    return Palette(labels, letters)
+        labels += layer_labels(arch)
+    return Palette([*labels, *more], letters)
 
 
 def need_searches(run: Run) -> list[Search]:
@@ -104,7 +105,7 @@ def layer_ticks(axes: Axes, layers: int, *, inches: float) -> None:
 def candidate_legend(target: Target, axes: Axes, palette: Palette) -> None:
     """The legend of candidates, colour, hatch and letter, to the right of everything drawn on `target`."""
     handles = [
-        Patch(facecolor=style.color, edgecolor=style.ink, hatch=style.hatch * 2, linewidth=0, label=legend_text(style.tag, style.label))
+        Patch(facecolor=style.color, edgecolor=style.ink, hatch=style.hatch, linewidth=0, label=f"{style.tag}  {shorten(style.label)}")
         for style in palette
     ]
     side_legend(target, axes, handles=handles, handlelength=1.4, handleheight=1.1, labelspacing=0.35)
@@ -118,11 +119,6 @@ def side_legend(target: Target, axes: Axes, **look: Any) -> None:
     if "handles" not in look:
         look["handles"] = axes.get_legend_handles_labels()[0]
     target.legend(loc="outside right upper", **look)
-
-
-def legend_text(tag: str, label: str) -> str:
-    """`s  self_attention`, long labels shortened."""
-    return f"{tag}  {shorten(label)}"
 
 
 def block_cell(axes: Axes, x: float, y: float, size: tuple[float, float], style: Any) -> Rectangle:

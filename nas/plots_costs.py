@@ -1,13 +1,15 @@
-"""Pictures of cost: the expected cost against its target, and loss against cost with the Pareto front."""
+"""Pictures of cost: the expected cost against its target, loss against cost with the Pareto front, latency."""
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from nas.palette import shorten
 from nas.plots_base import (
-    GREY, INK, NothingToDraw, Target, need_searches, panels, runs_of, shade_warm_up, side_legend, warm_up_end,
+    GREY, INK, NothingToDraw, Target, need_searches, palette_of, panels, runs_of, shade_warm_up, side_legend, warm_up_end, wrap,
 )  # fmt: skip
 from nas.plots_losses import looks
 from nas.run_files import Run
@@ -17,29 +19,44 @@ UNITS = {"flops_per_token": "FLOPs a token", "parameters": "parameters", "ms": "
 
 @dataclass(frozen=True)
 class Result:
-    """One architecture over its seeds: mean held-out loss (nats), half of its 95 % interval (NaN for one seed), cost."""
+    """One architecture over its seeds: mean held-out loss (nats), half of its 95 % interval, costs; NaN where not known.
+
+    With several seeds the interval is Student's over them; with one it is that of the evaluation alone (1.96 standard errors).
+    """
 
     name: str
     pattern: str
     seeds: int
     loss: float
     half_width: float
-    cost: float
+    flops: float
+    relative_flops: float
+    latency_ms: float
     parameters: float
+    perplexity: float
+    bits_per_character: float
 
 
-def results(run: Run) -> tuple[list[Result], str]:
-    """The comparison over seeds, best first, and the unit of `cost`: measured ms where every row has it, else FLOPs."""
+def results(run: Run) -> list[Result]:
+    """The comparison over seeds, best first."""
     rows = [row for row in run.comparison if row.get("held_out_loss") is not None]
-    key = "latency_ms" if rows and all(row.get("latency_ms") is not None for row in rows) else "flops_per_token"
     found = []
     for name in dict.fromkeys(row["name"] for row in rows):
         own = [row for row in rows if row["name"] == name]
         losses = np.array([row["held_out_loss"] for row in own], float)
-        cost = [math.nan if row.get(key) is None else float(row[key]) for row in own]
-        found.append(Result(name, str(own[0].get("pattern", "")), len(own), float(losses.mean()), interval(losses),
-                            float(np.mean(cost)), float(own[0].get("parameters") or math.nan)))  # fmt: skip
-    return sorted(found, key=lambda one: one.loss), "ms" if key == "latency_ms" else "flops_per_token"
+        alone = 1.96 * _mean(own, "standard_error") if len(own) == 1 else interval(losses)
+        found.append(Result(
+            name=name, pattern=str(own[0].get("pattern", "")), seeds=len(own), loss=float(losses.mean()), half_width=alone,
+            flops=_mean(own, "flops_per_token"), relative_flops=_mean(own, "relative_flops"), latency_ms=_mean(own, "latency_ms"),
+            parameters=_mean(own, "parameters"), perplexity=_mean(own, "perplexity"),
+            bits_per_character=_mean(own, "bits_per_character"),
+        ))  # fmt: skip
+    return sorted(found, key=lambda one: one.loss)
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float:
+    values = [row.get(key) for row in rows]
+    return float(np.mean(values)) if all(isinstance(value, (int, float)) for value in values) else math.nan
 
 
 def interval(values: np.ndarray) -> float:
@@ -51,10 +68,11 @@ def interval(values: np.ndarray) -> float:
     return float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values)))
 
 
-def pareto(found: list[Result]) -> list[Result]:
-    """Those that no other one beats in cost without losing in loss, by rising cost."""
+def pareto(found: list[Result], cost: str) -> list[Result]:
+    """Those that no other one beats in `cost` (a field's name) without losing in loss, by rising cost."""
     front: list[Result] = []
-    for one in sorted((one for one in found if math.isfinite(one.cost)), key=lambda one: (one.cost, one.loss)):
+    known = (one for one in found if math.isfinite(getattr(one, cost)))
+    for one in sorted(known, key=lambda one: (getattr(one, cost), one.loss)):
         if not front or one.loss < front[-1].loss:
             front.append(one)
     return front
@@ -62,30 +80,47 @@ def pareto(found: list[Result]) -> list[Result]:
 
 def cost_against_loss_size(run: Run) -> tuple[float, float]:
     """Width and height in inches."""
-    return 11.0, max(4.4, 1.2 + 0.3 * len({row["name"] for row in run.comparison}))
+    return 8.0 + 3.8 * len(_costs_known(results(run))), max(4.6, 1.2 + 0.3 * len({row["name"] for row in run.comparison}))
 
 
 def draw_cost_against_loss(run: Run, target: Target) -> None:
-    """Held-out loss against cost for each architecture, with 95 % intervals over seeds and the Pareto front."""
-    found, unit = results(run)
+    """Held-out loss against FLOPs and against measured time for each architecture, with 95 % intervals and the Pareto front."""
+    found = results(run)
     if not found:
         raise NothingToDraw("No architecture has been retrained and compared in this run, so loss and cost cannot be set side by side.")
-    axes = panels(target, [1])[0][0]
-    scale, name = _scale([one.cost for one in found], unit)
-    front = pareto(found)
-    axes.step([one.cost / scale for one in front], [one.loss for one in front], where="post", color=GREY, linewidth=1, zorder=1)
-    for one, (color, _, marker) in zip(found, looks([one.name for one in found])):
-        bars = None if math.isnan(one.half_width) else one.half_width
-        text = f"{one.name}  {one.loss:.3f}" + (f" ± {bars:.3f}" if bars is not None else "")
-        axes.errorbar(one.cost / scale, one.loss, yerr=bars, fmt=marker, color=color, capsize=4, markersize=9, elinewidth=1.2,
-                      markerfacecolor=color if one in front else "white", markeredgewidth=1.6, label=text)  # fmt: skip
-    axes.set_xlabel(f"cost ({name})")
-    axes.set_ylabel("held-out cross-entropy (nats a token)")
+    known = _costs_known(found)
+    if not known:
+        raise NothingToDraw("comparison.json gives no cost for its architectures, so loss and cost cannot be set side by side.")
+    row = panels(target, [1], len(known))[0]
+    for place, (axes, (cost, unit)) in enumerate(zip(row, known.items())):
+        _loss_against(axes, found, cost, unit)
+        axes.tick_params(labelleft=place == 0)
+        axes.sharey(row[0]) if place else axes.set_ylabel("held-out cross-entropy (nats a token)")
     seeds = max(one.seeds for one in found)
-    bars_text = f"bars: 95 % interval over {seeds} seeds; " if seeds > 1 else "one seed, so no error bars; "
-    axes.set_title(f"Loss against cost ({bars_text}filled: on the Pareto front)")
+    bars = f"bars: 95 % interval over {seeds} seeds" if seeds > 1 else "one seed: bars are the evaluation's noise alone"
+    row[0].set_title(f"Loss against cost ({bars})")
+    side_legend(target, row[0], labelspacing=0.6, title="held-out loss; filled:\non the Pareto front", alignment="left")
+
+
+def _costs_known(found: list[Result]) -> dict[str, str]:
+    """The cost fields that at least two architectures, or the only one, have, with their units."""
+    units = {"flops": "flops_per_token", "latency_ms": "ms"}
+    least = min(2, len(found))
+    return {cost: unit for cost, unit in units.items() if sum(math.isfinite(getattr(one, cost)) for one in found) >= least > 0}
+
+
+def _loss_against(axes: Axes, found: list[Result], cost: str, unit: str) -> None:
+    scale, name = _scale([getattr(one, cost) for one in found], unit)
+    front = pareto(found, cost)
+    axes.step([getattr(one, cost) / scale for one in front], [one.loss for one in front], where="post", color=GREY, linewidth=1,
+              zorder=1)  # fmt: skip
+    for one, (color, _, marker) in zip(found, looks([one.name for one in found])):
+        bars = one.half_width if one.half_width > 0 else None
+        text = f"{one.name}  {one.loss:.3f}" + (f" ± {bars:.3f}" if bars is not None else "")
+        axes.errorbar(getattr(one, cost) / scale, one.loss, yerr=bars, fmt=marker, color=color, capsize=4, markersize=9,
+                      markerfacecolor=color if one in front else "white", markeredgewidth=1.6, elinewidth=1.2, label=text)  # fmt: skip
+    axes.set_xlabel({"ms": "measured forward pass (ms)"}.get(unit, name))
     axes.margins(0.12)
-    side_legend(target, axes, labelspacing=0.6)
 
 
 def expected_cost_size(run: Run) -> tuple[float, float]:
@@ -117,6 +152,47 @@ def draw_expected_cost(run: Run, target: Target) -> None:
     budget = "" if searches[0].budget is not None else "; no budget was set"
     axes.set_title(f"Expected cost of the layers ({kind}{budget})")
     side_legend(target, axes)
+
+
+def latency_size(run: Run) -> tuple[float, float]:
+    """Width and height in inches."""
+    return 9.0, 1.6 + 0.36 * max(len(latency_rows(run.latency)), 4)
+
+
+def draw_latency(run: Run, target: Target) -> None:
+    """The measured latency of each candidate with its spread, in the palette's order."""
+    rows = latency_rows(run.latency)
+    if not rows:
+        raise NothingToDraw("No latency has been measured for this run (search.cost was not latency).")
+    palette = palette_of(run, rows).only(rows)
+    axes = panels(target, [1])[0][0]
+    top = max(median + (0 if math.isnan(spread) else spread) for median, spread in rows.values())
+    for place, style in enumerate(palette):
+        median, spread = rows[style.label]
+        axes.barh(place, median, 0.72, color=style.color, edgecolor=style.ink, hatch=style.hatch, linewidth=0)
+        known = 0 if math.isnan(spread) else spread / 2  # the spread is the distance between the quartiles
+        if known:
+            axes.errorbar(median, place, xerr=known, color=INK, capsize=3, elinewidth=1.2)
+        axes.text(median + known + 0.015 * top, place, f"{median:.3g}", va="center", fontsize=10)
+    axes.set_yticks(range(len(rows)), [f"{shorten(style.label)}  {style.tag}" for style in palette])
+    axes.invert_yaxis()
+    axes.set_xlim(0, top * 1.12)
+    measured = {key: value for key, value in run.latency.items() if not isinstance(value, (dict, list))}
+    measured |= run.latency["lengths"] if isinstance(run.latency.get("lengths"), dict) else {}
+    axes.set_xlabel("median latency (ms); whisker: half the spread to each side")
+    axes.set_title(wrap("Measured latency: " + ", ".join(f"{key} {value}" for key, value in measured.items()), 64), fontsize=11)
+
+
+def latency_rows(latency: dict[str, Any] | None) -> dict[str, tuple[float, float]]:
+    """Label -> (median, spread) in ms of latency.json's candidates; spread NaN where the file has none."""
+    table = (latency or {}).get("candidates")
+    rows = {}
+    for label, entry in table.items() if isinstance(table, dict) else []:
+        numbers = entry if isinstance(entry, dict) else {"median_ms": entry}
+        median, spread = numbers.get("median_ms"), numbers.get("spread_ms")
+        if isinstance(median, (int, float)):
+            rows[label] = (float(median), float(spread) if isinstance(spread, (int, float)) else math.nan)
+    return rows
 
 
 def _reference_lines(axes: Axes, *, relative: bool, budget: float | None) -> None:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from derive.patterns import expand, interleaved, par_pattern
 from nas.palette import Palette, Style, shorten
 from nas.plots_base import GREY, NothingToDraw, Target, block_cell, candidate_legend, layer_ticks, palette_of, panels
-from nas.run_files import Run
+from nas.run_files import Run, layer_labels
 from supernet.blocks import candidate_cost, letters, parse_candidate
 from supernet.errors import UserError
 from supernet.settings import ModelSettings
@@ -48,18 +48,6 @@ def layouts(run: Run) -> list[Layout]:
         Layout(one.name, one.labels, one.pattern, one.overruled, one.name in ("best", chosen), _relative_cost(run, one))
         for one in found.values()
     ]
-
-
-def layer_labels(architecture: dict[str, Any]) -> list[str]:
-    """The candidates' labels of an architecture file's layers; a block that is not registered here goes by its name."""
-    labels = []
-    for layer in architecture["layers"]:
-        try:
-            settings = ModelSettings.from_mapping(architecture.get("model", {}))
-            labels.append(parse_candidate(layer, settings).label)
-        except UserError:
-            labels.append(str(layer["block"]))
-    return labels
 
 
 def layouts_size(run: Run) -> tuple[float, float]:
@@ -110,17 +98,8 @@ def _strip(axes: Axes, row: int, strip: Layout, palette: Palette, *, letters_fit
 
 def _palette(run: Run, strips: list[Layout]) -> Palette:
     """The styles of what the strips show, in the order and shade of the whole run's palette."""
-    whole = palette_of(run)
     shown = {label for strip in strips for label in strip.labels}
-    return _Subset(whole, shown)
-
-
-class _Subset(Palette):
-    def __init__(self, whole: Palette, shown: set[str]) -> None:
-        everything = Palette([*whole.labels, *sorted(shown - set(whole.labels))], {one.block: one.tag[0] for one in whole})
-        self._styles = everything._styles
-        self.labels = [label for label in everything.labels if label in shown]
-        self.order = list(range(len(self.labels)))
+    return palette_of(run, shown).only(shown)
 
 
 def _from_file(name: str, architecture: dict[str, Any], palette: Palette) -> Layout:
@@ -143,7 +122,7 @@ def _from_pattern(name: str, pattern: str) -> Layout:
 def _relative_cost(run: Run, layout: Layout) -> float | None:
     """FLOPs a token of the layers against interleaved of equal depth, at the run's widths; None where not known."""
     try:
-        settings = ModelSettings.from_mapping(_model_settings(run))
+        settings = _settings(run)
         length = int(run.setting("data.seq_len", settings.max_len))
         costs = {label: candidate_cost(parse_candidate(label, settings), settings, length)[1]
                  for label in {*layout.labels, "self_attention", "feed_forward"}}  # fmt: skip
@@ -153,12 +132,9 @@ def _relative_cost(run: Run, layout: Layout) -> float | None:
     return sum(costs[label] for label in layout.labels) / (len(layout.labels) / 2 * pair)
 
 
-def _model_settings(run: Run) -> dict[str, Any]:
+def _settings(run: Run) -> ModelSettings:
+    """The widths of the run's architectures, else of its configuration; the vocabulary costs no layer anything."""
     for architecture in run.architectures.values():
-        if isinstance(architecture.get("model"), dict):
-            return architecture["model"]
-    model = dict(run.setting("model", {}))
-    task = {key: model.pop(key, None) for key in ("task", "layers")}
-    if not model or task is None:
-        raise ValueError("no model settings")
-    return model
+        return ModelSettings.from_mapping(architecture.get("model", {}))
+    model = {key: value for key, value in run.setting("model", {}).items() if key not in ("task", "layers") and value is not None}
+    return ModelSettings.from_mapping({"max_len": run.setting("data.seq_len", ModelSettings.max_len), **model})

@@ -58,7 +58,7 @@ def draw_stacked(run: Run, target: Target) -> None:
     axes.set_ylabel("probability")
     several = f"; a thin bar for each of {len(final)} seeds" if len(final) > 1 else ""
     axes.set_title(f"Share of each candidate by depth{several}")
-    candidate_legend(target, axes, palette)
+    candidate_legend(target, axes, palette.only(run.candidates))
 
 
 def trajectories_size(run: Run) -> tuple[float, float]:
@@ -77,7 +77,7 @@ def draw_trajectories(run: Run, target: Target) -> None:
     first = runs_of(run)[0][1]
     warm = warm_up_end(first, first.metrics)
     _temperature(grid[0][0], first, warm, steps)
-    candidate_legend(target, grid[0][0], palette)
+    candidate_legend(target, grid[0][0], palette.only(run.candidates))
     picked = thin(len(steps), LEGIBLE_POINTS)
     for layer in range(columns * rows):
         axes = grid[1 + layer // columns][layer % columns]
@@ -126,7 +126,7 @@ def draw_certainty(run: Run, target: Target) -> None:
     top.set_title("Is the search sure? Entropy falls and the winner's lead grows as it decides")
     middle.legend(loc="upper left")
     _final_margins(bottom, run, palette)
-    candidate_legend(target, bottom, palette)
+    candidate_legend(target, bottom, palette.only(run.candidates))
 
 
 def _final_margins(axes: Axes, run: Run, palette: Palette) -> None:

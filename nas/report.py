@@ -31,9 +31,9 @@ def page(run: Run) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("nas"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    found, unit = results(run)
+    found = results(run)
     return environment.get_template("report.html.jinja").render(
-        run=run, results=found, cost_unit=unit, pictures=[picture_of(run, name) for name in PICTURES],
+        run=run, results=found, pictures=[picture_of(run, name) for name in PICTURES],
         config=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True),
     )  # fmt: skip
 

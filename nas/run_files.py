@@ -1,5 +1,6 @@
 """A run folder read back: probabilities and metrics as numpy arrays, everything else as the files' own objects."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import numpy as np
 import yaml
 
 from derive.strict_json import loads, read_bytes, read_json
+from supernet.blocks import parse_candidate
 from supernet.errors import UserError
+from supernet.settings import ModelSettings
 
 ARCHITECTURE_ORDER = ("best", "argmax", "par-rule", "budget")
 NUMBER = (int, float)
@@ -41,6 +44,15 @@ class Search:
         """The cost of `(sf)x(N/2)` in `cost_unit`; NaN where the table lacks self_attention or feed_forward."""
         pair = [self.cost_table.get(name, np.nan) for name in ("self_attention", "feed_forward")]
         return self.probabilities.shape[1] / 2 * float(sum(pair))
+
+    def in_order_of(self, first: "Search", folder: Path) -> "Search":
+        """This search with its candidates in the order of `first`; UserError where it has others, or other layers."""
+        same_layers = self.probabilities.shape[1] == first.probabilities.shape[1]
+        if sorted(self.candidates) != sorted(first.candidates) or not same_layers:
+            raise UserError(f"{folder}: the seeds' probabilities.json differ in layers or candidates")
+        order = [self.candidates.index(label) for label in first.candidates]
+        return dataclasses.replace(
+            self, candidates=first.candidates, probabilities=self.probabilities[:, :, order], costs=self.costs[order])  # fmt: skip
 
     def expected_cost(self) -> np.ndarray:
         """The expected cost of the layers at each recorded step, [S], in `cost_unit`."""
@@ -103,9 +115,13 @@ class Run:
 
     @property
     def searches(self) -> list[Search]:
-        """The recorded searches: this run's own, or those of its seeds in the order of K."""
+        """The recorded searches: this run's own, or those of its seeds in the order of K, candidates in the first's order.
+
+        UserError where the seeds differ in layers or candidates.
+        """
         own = [self.search] if self.search else [run.search for run in self.seeds.values()]
-        return [search for search in own if search is not None]
+        found = [search for search in own if search is not None]
+        return [search.in_order_of(found[0], self.folder) for search in found]
 
     @property
     def candidates(self) -> list[str]:
@@ -120,14 +136,10 @@ class Run:
         return next((len(arch["layers"]) for arch in self.architectures.values()), 0)
 
     def final(self) -> np.ndarray:
-        """The last recorded probabilities of every search, [K, N, C]; UserError where seeds do not match in shape."""
-        searches = self.searches
-        if not searches:
+        """The last recorded probabilities of every search, [K, N, C]; UserError where there is no search."""
+        if not self.searches:
             raise UserError(f"{self.folder}: has no probabilities.json; run the search first")
-        for search in searches[1:]:
-            if search.candidates != searches[0].candidates or search.final.shape != searches[0].final.shape:
-                raise UserError(f"{self.folder}: the seeds' probabilities.json differ in layers or candidates")
-        return np.stack([search.final for search in searches])
+        return np.stack([search.final for search in self.searches])
 
     def setting(self, key: str, default: Any = None) -> Any:
         """A resolved setting such as `search.warmup_steps`; `default` where it is missing or null."""
@@ -189,6 +201,18 @@ def read_metrics(path: Path) -> dict[str, np.ndarray]:
         rows.append(row)
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: _column([row.get(key) for row in rows], f"{path}: {key}") for key in keys}
+
+
+def layer_labels(architecture: dict[str, Any]) -> list[str]:
+    """The candidates' labels of an architecture file's layers; a block that is not registered here goes by its name."""
+    labels = []
+    for layer in architecture["layers"]:
+        try:
+            settings = ModelSettings.from_mapping(architecture.get("model", {}))
+            labels.append(parse_candidate(layer, settings).label)
+        except UserError:
+            labels.append(str(layer["block"]))
+    return labels
 
 
 def _with_cost(path: Path, content: dict[str, Any], steps: np.ndarray, table: np.ndarray) -> Search:
