@@ -17,7 +17,7 @@ from nas import plots_probabilities as probabilities
 from nas import plots_synthesizers as weights
 from nas.plots_base import RC, NothingToDraw, Picture, Target, say
 from nas.run_files import Run
-from supernet.errors import did_you_mean, UserError
+from supernet.errors import UserError, did_you_mean
 
 PICTURES: dict[str, Picture] = {picture.name: picture for picture in (
     Picture("heat_map", "Final probabilities", "Noise-free softmax of the alphas at the last recorded step.",
@@ -102,6 +102,7 @@ def draw_all(run_folder: str | Path) -> list[Path]:
                 continue
             for path in paths:
                 write_atomic(path, render(figure, path.suffix[1:]))
+                figure.set_layout_engine("none")  # the first rendering has placed everything
         written += paths
     return written
 

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch, Rectangle
 
 from nas.palette import INK, Palette, shorten
-from nas.run_files import Run, Search, layer_labels
+from nas.run_files import Run
+from nas.run_readers import Search, layer_labels
 
 # DejaVu Sans comes with matplotlib, so the same run gives the same bytes on every machine.
 RC = {

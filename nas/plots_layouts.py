@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from derive.patterns import expand, interleaved, par_pattern
 from nas.palette import Palette, Style, shorten
 from nas.plots_base import GREY, NothingToDraw, Target, block_cell, candidate_legend, layer_ticks, palette_of, panels
-from nas.run_files import Run, layer_labels
+from nas.run_files import Run
+from nas.run_readers import layer_labels
 from supernet.blocks import candidate_cost, letters, parse_candidate
 from supernet.errors import UserError
 from supernet.settings import ModelSettings

@@ -9,7 +9,8 @@ from nas.plots_base import (
     FAINT, GREY, INK, LEGIBLE_POINTS, Target, candidate_legend, layer_ticks, line_edge, need_searches, palette_of, panels, runs_of,
     say, shade_warm_up, thin, warm_up_end,
 )  # fmt: skip
-from nas.run_files import Run, Search
+from nas.run_files import Run
+from nas.run_readers import Search
 
 TRAJECTORY_COLUMNS = {4: 4, 5: 5, 6: 6, 12: 6}
 

@@ -13,7 +13,8 @@ from matplotlib.colors import TwoSlopeNorm
 from derive.strict_json import read_json
 from nas.palette import shorten
 from nas.plots_base import NothingToDraw, Target, palette_of, panels, thin
-from nas.run_files import Run, layer_labels
+from nas.run_files import Run
+from nas.run_readers import layer_labels
 from supernet.blocks import BLOCKS
 
 LAYERS_SHOWN = 5
