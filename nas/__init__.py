@@ -1,0 +1,1 @@
+"""The process around supernet and derive: data, search, training, comparison, pictures, page."""
