@@ -5,7 +5,6 @@ A *candidate* is a block's name with options; its *label* shows the name and the
 
 import functools
 import importlib
-import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,9 @@ from typing import Any
 from supernet import costs
 from supernet.errors import SettingError, UserError, did_you_mean
 from supernet.settings import ModelSettings, check_int
+from supernet.user_blocks import (
+    accepts_any_option, check_user_options, default_user_options, option_parameters, read_option, show_option, user_block_cost,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Candidate:
     @property
     def label(self) -> str:
         """Such as `self_attention[heads=2]`; lists are joined with `+`."""
-        shown = [f"{key}={'+'.join(value) if isinstance(value, tuple) else value}" for key, value in self.options]
+        shown = [f"{key}={show_option(value)}" for key, value in self.options]
         return f"{self.block}[{','.join(shown)}]" if shown else self.block
 
     @property
@@ -93,11 +95,7 @@ def default_options(block: str, settings: ModelSettings) -> dict[str, Any]:
     """Every option of a block at its default for these settings, in the block's order."""
     spec = BLOCKS[block]
     if isinstance(spec.module, type):
-        return {
-            name: parameter.default
-            for name, parameter in _option_parameters(spec.module).items()
-            if parameter.default is not inspect.Parameter.empty
-        }
+        return default_user_options(spec.module)
     a, b = nearest_divisors(settings.max_len)
     defaults = {
         "heads": settings.heads, "d_hidden": settings.d_model, "d_inner": settings.d_inner, "seed": 0,
@@ -151,7 +149,8 @@ def candidate_cost(candidate: Candidate, settings: ModelSettings, seq_len: int) 
     spec = BLOCKS[candidate.block]
     if spec.cost is not None:
         return spec.cost(settings, all_options(candidate, settings), seq_len)
-    return _measured_parameters(candidate, settings), _declared_flops(spec.module, settings, seq_len)
+    parameters, flops = user_block_cost(block_class(candidate.block), all_options(candidate, settings), settings, seq_len)
+    return parameters + costs.norm_parameters(settings), flops
 
 
 def block_class(name: str) -> type:
@@ -173,12 +172,12 @@ def register_block(name: str, *, letter: str, attention_like: bool = False) -> C
 
     The class is an `nn.Module` with `__init__(self, config, **options)`, `config` a ModelSettings, and
     `forward(self, x, *, mask=None)` from [B, T, d] to [B, T, d], `mask` [B, T] bool, True = real token. Norm and residual are
-    added around it. A class attribute or static method `flops_per_token(config, seq_len)` gives its cost (0 if left out);
+    added around it. A class attribute or method `flops_per_token(config, seq_len)` gives its cost (0 if left out);
     `attention_like=True` lets the derivation rules count it as attention. Raises UserError for a taken name or letter.
     """
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise UserError(f"register_block: name {name!r} must be letters, digits and underscores")
-    if not re.fullmatch(r"[a-z]", letter):
+    if not isinstance(letter, str) or not re.fullmatch(r"[a-z]", letter):
         raise UserError(f"register_block: letter {letter!r} must be one lower-case letter")
     if name in BLOCKS:
         raise UserError(f"register_block: the name {name!r} is taken")
@@ -186,19 +185,14 @@ def register_block(name: str, *, letter: str, attention_like: bool = False) -> C
         raise UserError(f"register_block: the letter {letter!r} is taken by {letters()[letter]!r}")
 
     def register(cls: type) -> type:
-        BLOCKS[name] = BlockSpec(letter, tuple(_option_parameters(cls)), cls, None, attention_like)
+        import torch  # a user's block is a torch module, so torch is there
+
+        if not isinstance(cls, type) or not issubclass(cls, torch.nn.Module):
+            raise UserError(f"register_block: {name!r} must be a class derived from torch.nn.Module, got {cls!r}")
+        BLOCKS[name] = BlockSpec(letter, tuple(option_parameters(cls)), cls, None, attention_like)
         return cls
 
     return register
-
-
-def _option_parameters(cls: type) -> dict[str, inspect.Parameter]:
-    parameters = list(inspect.signature(cls.__init__).parameters.values())[2:]  # after self and config
-    return {p.name: p for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD}
-
-
-def _accepts_any_option(cls: type) -> bool:
-    return any(p.kind is inspect.Parameter.VAR_KEYWORD for p in inspect.signature(cls.__init__).parameters.values())
 
 
 def _split_label(label: str, path: str) -> dict[str, Any]:
@@ -213,32 +207,19 @@ def _split_label(label: str, path: str) -> dict[str, Any]:
             raise SettingError(path, f"{label!r}: expected key=value in the brackets, got {piece!r}")
         if key in options:
             raise SettingError(path, f"{label!r}: {key!r} is given twice")
-        options[key] = _read_option(key, value)
+        options[key] = read_option(key, value)
     return options
-
-
-def _read_option(key: str, value: str) -> Any:
-    if key == "parts":
-        return value.split("+")
-    if value in ("true", "false"):
-        return value == "true"
-    for read in (int, float):
-        try:
-            return read(value)
-        except ValueError:
-            continue
-    return value
 
 
 def _check_options(name: str, given: dict[str, Any], settings: ModelSettings, path: str) -> dict[str, Any]:
     spec = BLOCKS[name]
     user_class = spec.module if isinstance(spec.module, type) else None
     for key in given:
-        if key not in spec.options and not (user_class and _accepts_any_option(user_class)):
+        if key not in spec.options and not (user_class and accepts_any_option(user_class)):
             known = did_you_mean(key, spec.options) if spec.options else f"; {name} has none"
             raise SettingError(f"{path}.{key}", f"unknown option{known}")
     if user_class:
-        return _check_user_options(user_class, given, path)
+        return check_user_options(user_class, given, path)
     options = dict(given)
     for key, value in given.items():
         if key == "parts":
@@ -247,16 +228,6 @@ def _check_options(name: str, given: dict[str, Any], settings: ModelSettings, pa
             check_int(value, f"{path}.{key}", least=0 if key == "seed" else 1)
     _check_sizes(options, settings, path)
     return options
-
-
-def _check_user_options(cls: type, given: dict[str, Any], path: str) -> dict[str, Any]:
-    for key, value in given.items():
-        if not isinstance(value, (bool, int, float, str)):
-            raise SettingError(f"{path}.{key}", f"expected a number, text, true or false, got {value!r}")
-    for key, parameter in _option_parameters(cls).items():
-        if parameter.default is inspect.Parameter.empty and key not in given:
-            raise SettingError(f"{path}.{key}", "is needed: the block gives it no default")
-    return dict(given)
 
 
 def _check_parts(value: Any, path: str) -> tuple[str, ...]:
@@ -285,17 +256,3 @@ def _check_sizes(options: dict[str, Any], settings: ModelSettings, path: str) ->
             options[other] = length // options[key]
     if "a" in options and options["a"] * options["b"] != length:
         raise SettingError(f"{path}.a", f"a * b is {options['a'] * options['b']}, but must be max_len {length}")
-
-
-def _measured_parameters(candidate: Candidate, settings: ModelSettings) -> int:
-    """A user's block tells no closed form, so it is built without memory (meta device) and counted."""
-    import torch  # a user's block is a torch module, so torch is there
-
-    with torch.device("meta"):
-        module = block_class(candidate.block)(settings, **dict(candidate.options))
-    return sum(p.numel() for p in module.parameters()) + costs.norm_parameters(settings)
-
-
-def _declared_flops(cls: type, settings: ModelSettings, seq_len: int) -> int:
-    declared = getattr(cls, "flops_per_token", 0)
-    return int(declared(settings, seq_len)) if callable(declared) else int(declared)

@@ -40,6 +40,8 @@ class Layer(nn.Module):
             y = self.block(normalise(x), mask=context.mask, relative=context.relative)
         else:
             y = self.block(normalise(x), mask=context.mask)
+        if y.shape != x.shape:
+            raise ValueError(f"{type(self.block).__name__} made {tuple(y.shape)} of {tuple(x.shape)}, but must keep the shape")
         y = x + self.dropout(y)
         return y if self.pre else self.norm(y)
 
