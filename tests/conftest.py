@@ -1,0 +1,41 @@
+"""Shared by all tests: one torch thread, so that sums run in one order, and a user's block that goes away again."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from supernet.blocks import BLOCKS, register_block
+from supernet.settings import ModelSettings
+
+torch.set_num_threads(1)
+
+
+class Gate(nn.Module):
+    """A user's block with options of every type: two projections with a tanh between; padded positions give 0."""
+
+    def __init__(self, config: ModelSettings, *, width: int = 3, bias: bool = False, scale: float = 0.5, kind: str = "soft"):
+        super().__init__()
+        self.inner = nn.Linear(config.d_model, width, bias=bias)
+        self.outer = nn.Linear(width, config.d_model)
+        self.register_buffer("scale", torch.tensor(scale))
+        self.kind = kind
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """x [B, T, d] -> [B, T, d]."""
+        y = self.outer(torch.tanh(self.inner(x))) * self.scale
+        return y if mask is None else y * mask.unsqueeze(-1)
+
+    @staticmethod
+    def flops_per_token(config: ModelSettings, seq_len: int) -> int:
+        """Both projections at the default width."""
+        return 2 * 2 * config.d_model * 3
+
+
+@pytest.fixture
+def gate_block() -> Iterator[str]:
+    """The name of a registered user's block with the letter g."""
+    register_block("gate", letter="g")(Gate)
+    yield "gate"
+    del BLOCKS["gate"]
