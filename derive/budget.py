@@ -177,9 +177,8 @@ def _smallest_fraction(least: float) -> str:
     fraction = math.ceil(least * 1000 - 1e-7) / 1000
     if fraction < least - 1e-9 * least:
         fraction += 0.001
-    if fraction > 1:
-        return f"the cheapest layout costs {fraction:.3f} of the interleaved baseline, so no budget up to 1 can be met"
-    return f"the smallest feasible fraction is {fraction:.3f}"
+    beyond = ", more than the 1 that a budget may be" if fraction > 1 else ""
+    return f"the smallest feasible fraction is {fraction:.3f}{beyond}"
 
 
 def _smallest_run(problem: Problem, constraint: Constraint, others: list[Constraint]) -> int:

@@ -137,7 +137,7 @@ def _block_rule(
             bounds = {"low": None if key == "at_most" else count, "high": None if key == "at_least" else count}
             sentence = f"{called} in {words} {count} layers{within}"
             found.append(_constraint(rule, key, where, called, sentence, members, inside, **bounds))
-    if rule.get("at_least", 0) > rule.get("at_most", layers):
+    if "at_least" in rule and "at_most" in rule and rule["at_least"] > rule["at_most"]:
         raise SettingError(f"{where}.at_least", f"{rule['at_least']} is more than at_most {rule['at_most']}")
     if "only_in" in rule:
         outside = tuple(not layer for layer in _range(rule["only_in"], layers, f"{where}.only_in"))

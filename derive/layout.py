@@ -28,6 +28,10 @@ def par_rule_layout(
     A forced cut's region starts at layer 0. Raises SettingError for a cut outside (0, 1] or a ratio below 1.
     """
     layers = len(probabilities)
+    if cut is not None:
+        check_cut(cut)
+    if ratio is not None:
+        check_ratio(ratio)
     rules = [_forced(rule, cut, ratio, layers) for rule in findings.rules]
     attention = set(_positions(layers, findings, cut, ratio))
     rest, rest_rule = _rest(probabilities, candidates, labels, sorted(set(range(layers)) - attention))
@@ -73,10 +77,6 @@ def rule_names(layout: Layout, probabilities: np.ndarray, candidates: list[Candi
 
 
 def _positions(layers: int, findings: Findings, cut: float | None, ratio: float | None) -> list[int]:
-    if cut is not None:
-        check_cut(cut)
-    if ratio is not None:
-        check_ratio(ratio)
     learned = next(rule["value"] for rule in findings.rules if rule["rule"] == "ratio")
     ratio = learned if ratio is None else ratio
     if ratio is None or round(layers / ratio) == 0:

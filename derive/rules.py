@@ -15,7 +15,6 @@ from derive.change_point import LARGEST_CHANCE, Region
 DRAWS = 1000  # of the bootstrap
 LEAST_STEP = 0.1  # between the masses inside and outside of a region
 DECIDED = 0.8  # mean probability of the likelier side, from which on layers are counted instead of probabilities summed
-FAR_FROM_PRIOR = 0.35  # mean distance of a layer's mass from that of an untrained search
 SHUFFLES = 499  # of the tests of kinds
 T_99 = 2.75  # Student's t for 99 % at about 30 degrees of freedom
 UNSUPPORTED = "Not supported by the evidence: "
@@ -92,7 +91,7 @@ def _count(table: Table, draws: np.ndarray) -> _Count:
     preferred, summed = float((mass > 0.5).sum(axis=1).mean()), float(mass.sum(axis=1).mean())
     drawn = draws[:, :, table.attention].sum(axis=2)
     spread = [_per_seed_counts(table) if decided else drawn.sum(axis=1)]
-    supported, why = _differs(mass.mean(axis=0), float(table.attention.mean()), drawn.mean(axis=1))
+    supported, why = _differs(mass.mean(axis=0), table.attention, drawn.mean(axis=1))
     return _Count(preferred if decided else summed, _interval(spread[0]), preferred, summed, decided, supported, why)
 
 
@@ -104,9 +103,12 @@ def _per_seed_counts(table: Table) -> np.ndarray:
     return np.array([np.mean([rng.choice(counts[seed]) for seed in row]) for row in seeds])
 
 
-def _differs(mass: np.ndarray, prior: float, drawn: np.ndarray) -> tuple[bool, str]:
-    """Whether layers' masses [N] are other than an untrained search's, and a clause that says so."""
-    layers = len(mass)
+def _differs(mass: np.ndarray, kind: np.ndarray, drawn: np.ndarray) -> tuple[bool, str]:
+    """Whether layers' masses [N] of the candidates in `kind` [C] are other than an untrained search's, and a clause on it.
+
+    Either their mean is apart from the prior, or the layers are surer (mean divergence from the prior) than 99 % of random rows.
+    """
+    layers, ours, prior = len(mass), int(kind.sum()), float(kind.mean())
     if prior in (0.0, 1.0):
         return False, "all candidates are of one side, so there was nothing to choose"
     if layers == 1:
@@ -114,9 +116,16 @@ def _differs(mass: np.ndarray, prior: float, drawn: np.ndarray) -> tuple[bool, s
     low, high = np.quantile(drawn, (0.025, 0.975))
     error = T_99 * mass.std(ddof=1) / np.sqrt(layers)
     apart = abs(mass.mean() - prior) > max(0.05, error) and not low <= prior <= high
-    if apart or np.abs(mass - prior).mean() >= FAR_FROM_PRIOR:
+    random = np.random.default_rng(2).beta(ours, len(kind) - ours, size=(DRAWS, layers))
+    if apart or _divergence(mass, prior).mean() > np.quantile(_divergence(random, prior).mean(axis=1), 0.99):
         return True, f"an untrained search would give {prior * layers:.1f}"
     return False, f"that cannot be told from the {prior * layers:.1f} of an untrained search"
+
+
+def _divergence(mass: np.ndarray, prior: float) -> np.ndarray:
+    """Kullback-Leibler divergence of (mass, 1 - mass) from (prior, 1 - prior), in nats."""
+    mass = np.clip(mass, 1e-12, 1 - 1e-12)
+    return mass * np.log(mass / prior) + (1 - mass) * np.log((1 - mass) / (1 - prior))
 
 
 def _thirds_rule(table: Table, draws: np.ndarray, counted: _Count) -> dict[str, Any]:
@@ -213,7 +222,8 @@ def _kind_rule(table: Table, counted: _Count, rng: np.random.Generator) -> tuple
     seeds = np.stack([sample[:, :, table.attention].mean(axis=0) for sample in table.samples])  # [S, N, A]
     rule["shares"] = {label: round(float(share), 4) for label, share in zip(labels, seeds.mean(axis=(0, 1)))}
     if len(labels) == 1:
-        rule |= {"value": labels[0], "supported": counted.supported, "reason": f"{labels[0]} is the only attention-like candidate."}
+        reason = f"{'' if counted.supported else UNSUPPORTED}{labels[0]} is the only attention-like candidate; {counted.why}."
+        rule |= {"value": labels[0], "supported": counted.supported, "reason": reason}
         return rule, [(0, table.layers, labels[0])]
     pieces, rule["chance"] = _pieces(seeds, rng)
     rule["supported"] = table.layers > 1 and rule["chance"] <= LARGEST_CHANCE
@@ -226,15 +236,19 @@ def _kind_rule(table: Table, counted: _Count, rng: np.random.Generator) -> tuple
 
 
 def _pieces(seeds: np.ndarray, rng: np.random.Generator) -> tuple[list[tuple[int, int, int]], float]:
-    """(first layer, layer behind the last, kind) of one or two pieces of [S, N, A], and the chance to win by as much."""
+    """(first layer, layer behind the last, kind) of one or two pieces of [S, N, A], and the chance to win by as much.
+
+    One kind for all layers leads by chance either if kinds are exchanged within layers, or (taken five times) in random rows.
+    """
     layers, curves = seeds.shape[1], seeds.mean(axis=0)
     gain, border, before, behind = _split(curves)
     if gain >= LEAST_STEP and (chance := _split_chance(seeds, gain, rng)) <= LARGEST_CHANCE:
         return [(0, border, before), (border, layers, behind)], round(chance, 4)
-    shuffled = rng.permuted(np.broadcast_to(seeds, (SHUFFLES, *seeds.shape)), axis=3).mean(axis=1).sum(axis=1)
+    shuffled = rng.permuted(np.broadcast_to(seeds, (SHUFFLES, *seeds.shape)), axis=3).mean(axis=1)
+    random = rng.dirichlet(np.ones(curves.shape[1]), size=(SHUFFLES, layers)) * curves.sum(axis=1)[:, None]
     sums = curves.sum(axis=0)
-    as_much = (_lead(shuffled) >= _lead(sums) - 1e-9).sum()
-    return [(0, layers, int(sums.argmax()))], round(float(1 + as_much) / (1 + SHUFFLES), 4)
+    by_order, by_size = ((1 + (_lead(null.sum(axis=1)) >= _lead(sums) - 1e-9).sum()) / (1 + SHUFFLES) for null in (shuffled, random))
+    return [(0, layers, int(sums.argmax()))], round(float(min(by_order, 5 * by_size)), 4)
 
 
 def _split(curves: np.ndarray) -> tuple[float, int, int, int]:
@@ -267,7 +281,7 @@ def _identity_rule(table: Table, draws: np.ndarray) -> dict[str, Any]:
         return {**rule, "reason": f"{UNSUPPORTED}identity was no candidate."}
     mass = table.mass(table.identity).mean(axis=0)
     drawn = draws[:, :, table.identity].sum(axis=2).mean(axis=1)
-    supported, why = _differs(mass, float(table.identity.mean()), drawn)
+    supported, why = _differs(mass, table.identity, drawn)
     idle = int((mass > 0.5).sum())
     return {**rule, "value": round(float(mass.mean()), 6), "interval": _interval(drawn), "supported": supported,
             "layers_with_identity": idle, "useful_layers": table.layers - idle,
