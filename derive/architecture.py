@@ -215,7 +215,9 @@ def _check_pattern(given: Any, pattern: str) -> None:
     flat = expand(given)
     if flat != pattern:
         at = next((i for i, (a, b) in enumerate(zip(flat, pattern)) if a != b), None)
-        where = f"has {len(flat)} layers, not {len(pattern)}" if at is None else f"layer {at} is {flat[at]!r}, not {pattern[at]!r}"
+        where = (
+            f"has {len(flat)} layers, not {len(pattern)}" if at is None else f"layer {at} is {flat[at]!r}, not {pattern[at]!r}"
+        )
         raise SettingError("pattern", f"disagrees with layers: {where}; right would be {compress(pattern)!r}")
 
 

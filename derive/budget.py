@@ -84,7 +84,7 @@ def solve(problem: Problem) -> Solution:
 
 
 def front(problem: Problem, points: int = 50) -> list[Solution]:
-    """At most `points` layouts, none both cheaper and likelier than another, for budgets evenly between cheapest and likeliest."""
+    """At most `points` layouts, none both cheaper and likelier than another, for budgets spread evenly over the range."""
     likeliest = solve(problem)
     cheapest = _optimum(problem, -problem.costs[None].repeat(len(problem.probabilities), axis=0), problem.constraints)
     least = problem.solution(cheapest).cost
@@ -122,7 +122,7 @@ def _programme(gain: np.ndarray, constraints: list[Constraint], tighter: dict[st
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     layers, candidates = gain.shape
-    one_each = sparse.kron(sparse.eye_array(layers), np.ones((1, candidates)), format="csr")
+    one_each = sparse.csr_array(np.kron(np.eye(layers), np.ones((1, candidates))))
     rows = [LinearConstraint(one_each, 1, 1)]
     for constraint in constraints:
         matrix, low, high = constraint.rows()

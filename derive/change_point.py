@@ -52,7 +52,7 @@ def explained(curves: np.ndarray, kind: str) -> np.ndarray:
 
 
 def fit(curve: np.ndarray) -> Region | None:
-    """The region, over all kinds, of least Bayesian information criterion; None for fewer than two layers or no step at all."""
+    """The region, over all kinds, of least Bayesian information criterion; None for fewer than two layers or no step."""
     layers = len(curve)
     best: tuple[float, Region] | None = None
     total = float(((curve - curve.mean()) ** 2).sum())
@@ -71,8 +71,8 @@ def fit(curve: np.ndarray) -> Region | None:
 def chance(curves: np.ndarray, rng: np.random.Generator) -> float:
     """Probability that layers in random order, each seed [S, N] for itself, show a region as clear as the mean curve's.
 
-    The statistic is the smallest of the permutation probabilities of each kind of region and of a trend, itself set against its
-    permutations.
+    The statistic is the smallest of the permutation probabilities of each kind of region and of a trend, itself set against
+    its permutations.
     """
     mean = curves.mean(axis=0)
     shuffled = np.mean([rng.permuted(np.tile(curve, (PERMUTATIONS, 1)), axis=1) for curve in curves], axis=0)
@@ -122,7 +122,9 @@ def borders_interval(curves: np.ndarray, region: Region, rng: np.random.Generato
         picked = rng.integers(side.sum(), size=(len(part), side.sum()))
         drawn[:, side] = level + np.take_along_axis(part[:, side] - level, picked, axis=1)
     at = explained(drawn, region.kind).argmax(axis=1)
-    start, end = ([offset + int(np.quantile(edge[at], q, method="nearest")) for q in (0.025, 0.975)] for edge in (starts, ends))
+    start, end = (
+        [offset + int(np.quantile(edge[at], q, method="nearest")) for q in (0.025, 0.975)] for edge in (starts, ends)
+    )
     if region.kind == "early":
         return {"start": [0, 0], "end": end}
     return {"start": start, "end": [curves.shape[1]] * 2 if region.kind == "late" else end}

@@ -98,14 +98,18 @@ def parse_rules(
     names = [constraint.name for constraint in found]
     for constraint in found:
         if names.count(constraint.name) > 1 or constraint.name == "budget":
-            raise SettingError(constraint.path, f"the name {constraint.name!r} is taken by another rule; give it a 'name' of its own")
+            raise SettingError(
+                constraint.path, f"the name {constraint.name!r} is taken by another rule; give it a 'name' of its own"
+            )
     return found
 
 
 def check_budget(value: Any, path: str = "derive.budget") -> float:
     """The value itself when it is a number in (0, 1]; SettingError otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-        raise SettingError(path, f"expected a fraction of the interleaved baseline's cost above 0 and at most 1, got {value!r}")
+        raise SettingError(
+            path, f"expected a fraction of the interleaved baseline's cost above 0 and at most 1, got {value!r}"
+        )
     return value
 
 
@@ -163,7 +167,7 @@ def _constraint(
 
 
 def _members(value: Any, candidates: list[Candidate], labels: list[str], path: str) -> tuple[np.ndarray, str]:
-    """Which candidates [C] (1.0 or 0.0) a block's name, a label, `attention` or a list of them means, and what to call them."""
+    """Which candidates [C] (1.0 or 0.0) a block's name, a label, `attention` or a list of them means, and their name."""
     several = isinstance(value, (list, tuple))
     members = np.zeros(len(candidates))
     for index, word in enumerate(value if several else [value]):
@@ -176,7 +180,9 @@ def _members(value: Any, candidates: list[Candidate], labels: list[str], path: s
         ]
         if not any(fits):
             kind = "is no candidate of this search" if word in BLOCKS else f"unknown block {word!r}"
-            raise SettingError(where, f"{word!r} {kind}{did_you_mean(word, known)}" if word in BLOCKS else kind + did_you_mean(word, known))
+            raise SettingError(
+                where, f"{word!r} {kind}{did_you_mean(word, known)}" if word in BLOCKS else kind + did_you_mean(word, known)
+            )
         members[fits] = 1.0
     if not members.any():
         raise SettingError(path, "names no block")

@@ -80,7 +80,9 @@ def _problem(
     constraints = parse_rules(rules, run.candidates, run.labels, len(probabilities), units)
     baseline = len(probabilities) / 2 * sum(_price(run, block) for block in ("self_attention", "feed_forward"))
     if baseline <= 0:
-        raise UserError(f"{run.name}: probabilities.json: cost.candidates: self_attention and feed_forward together cost nothing")
+        raise UserError(
+            f"{run.name}: probabilities.json: cost.candidates: self_attention and feed_forward together cost nothing"
+        )
     return Problem(probabilities, costs / baseline, budget, constraints)
 
 
@@ -96,7 +98,7 @@ def _price(run: RunEvidence, block: str) -> float:
 
 
 def _closed_form(run: RunEvidence) -> dict[str, np.ndarray]:
-    """Costs [C] in the units that need no measuring; called only where a rule weighs them, as users' blocks are built for it."""
+    """Costs [C] in the units that need no measuring; only where a rule weighs them, as users' blocks are built for it."""
     costs = np.array([candidate_cost(c, run.settings, _seq_len(run)) for c in run.candidates], dtype=np.float64)
     return {unit: costs[:, at] for at, unit in enumerate(("parameters", "flops_per_token"))}
 

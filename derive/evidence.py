@@ -76,13 +76,20 @@ def read_run(folder: str | Path) -> RunEvidence:
     data = _read_data(homes[0] / "data.json")
     for home in homes[1:]:
         if _read_data(home / "data.json").get("sha256") != data.get("sha256"):
-            raise UserError(f"{home / 'data.json'}: other data than {homes[0] / 'data.json'}; seeds can be combined only on the same")
+            raise UserError(
+                f"{home / 'data.json'}: other data than {homes[0] / 'data.json'}; seeds can be combined only on the same"
+            )
     settings = _model_settings(config, data, folder / "config.yaml")
     seeds = [_read_seed(home / "probabilities.json") for home in homes]
-    seeds = [seeds[0], *(_in_order_of(seeds[0], seed, home / "probabilities.json") for seed, home in zip(seeds[1:], homes[1:]))]
+    seeds = [
+        seeds[0],
+        *(_in_order_of(seeds[0], seed, home / "probabilities.json") for seed, home in zip(seeds[1:], homes[1:])),
+    ]
     layers = config.get("model", {}).get("layers")
     if layers is not None and layers != seeds[0].tail.shape[1]:
-        raise UserError(f"{folder / 'config.yaml'}: model.layers: is {layers!r}, but there are probabilities of {seeds[0].tail.shape[1]}")
+        raise UserError(
+            f"{folder / 'config.yaml'}: model.layers: is {layers!r}, but there are probabilities of {seeds[0].tail.shape[1]}"
+        )
     where = f"{homes[0] / 'probabilities.json'}: candidates"
     candidates = [parse_candidate(label, settings, f"{where}[{index}]") for index, label in enumerate(seeds[0].labels)]
     if len(set(candidates)) != len(candidates):
@@ -168,7 +175,9 @@ def _read_seed(path: Path) -> SeedEvidence:
 def _read_tail(entries: list[Any], steps: int, candidates: int) -> np.ndarray:
     """The last quarter of the entries, checked, as [K, N, C]."""
     if not entries or len(entries) != steps:
-        raise SettingError("probabilities", f"expected one entry a recorded step, of which there are {steps}; got {len(entries)}")
+        raise SettingError(
+            "probabilities", f"expected one entry a recorded step, of which there are {steps}; got {len(entries)}"
+        )
     first = len(entries) - max(1, len(entries) // 4)
     tables = []
     for at, entry in enumerate(entries[first:], start=first):

@@ -118,13 +118,21 @@ def _rest(
     mass = probabilities[where].sum(axis=0) if where else probabilities.sum(axis=0)
     kinds = (
         (lambda c: c.block == "feed_forward", "The other layers are {}."),
-        (lambda c: not c.attention_like and c.block != "identity", "feed_forward was no candidate, so the other layers are {}."),
-        (lambda c: c.block == "identity", "Of blocks that are not attention only identity was a candidate: the other layers are {}."),
+        (
+            lambda c: not c.attention_like and c.block != "identity",
+            "feed_forward was no candidate, so the other layers are {}.",
+        ),
+        (
+            lambda c: c.block == "identity",
+            "Of blocks that are not attention only identity was a candidate: the other layers are {}.",
+        ),
     )
     for fits, reason in kinds:
         fitting = [index for index, candidate in enumerate(candidates) if fits(candidate)]
         if fitting:
             best = max(fitting, key=lambda index: (mass[index], -index))
             return candidates[best], {**rule, "value": labels[best], "reason": reason.format(labels[best])}
-    reason = "Not supported by the evidence: all candidates are attention-like, so the other layers are feed_forward unsearched."
+    reason = (
+        "Not supported by the evidence: all candidates are attention-like, so the other layers are feed_forward unsearched."
+    )
     return Candidate("feed_forward"), {**rule, "value": "feed_forward", "supported": False, "reason": reason}

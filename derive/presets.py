@@ -63,7 +63,9 @@ def preset_pattern(name: str, *, layers: int | None, cut: float | None = None, r
     preset = find_preset(name)
     if preset.pattern is not None:
         if cut is not None or ratio is not None:
-            raise SettingError("derive.cut" if cut is not None else "derive.ratio", f"the published layout {name!r} has its own")
+            raise SettingError(
+                "derive.cut" if cut is not None else "derive.ratio", f"the published layout {name!r} has its own"
+            )
         return preset.pattern
     count = DEFAULT_LAYERS if layers is None else layers
     if name == "interleaved":

@@ -11,11 +11,11 @@ import numpy as np
 
 from derive import change_point
 from derive.change_point import LARGEST_CHANCE, Region
+from derive.kinds import pieces
 
 DRAWS = 1000  # of the bootstrap
 LEAST_STEP = 0.1  # between the masses inside and outside of a region
 DECIDED = 0.8  # mean probability of the likelier side, from which on layers are counted instead of probabilities summed
-SHUFFLES = 499  # of the tests of kinds
 T_99 = 2.75  # Student's t for 99 % at about 30 degrees of freedom
 UNSUPPORTED = "Not supported by the evidence: "
 
@@ -38,15 +38,17 @@ class Table:
         """Summed probability of the candidates in `kind` [C], mean over each seed's steps: [S, N]."""
         return np.stack([sample[:, :, kind].sum(axis=2).mean(axis=0) for sample in self.samples])
 
-    def draws(self, rng: np.random.Generator) -> np.ndarray:
-        """Bootstrap tables [DRAWS, N, C]: seeds drawn with replacement, of each one recorded step, averaged."""
-        seeds = rng.integers(len(self.samples), size=(DRAWS, len(self.samples)))
-        total = np.zeros((DRAWS, *self.samples[0].shape[1:]))
-        for column in range(seeds.shape[1]):
-            for seed, sample in enumerate(self.samples):
-                rows = np.flatnonzero(seeds[:, column] == seed)
-                total[rows] += sample[rng.integers(len(sample), size=rows.size)]
-        return total / len(self.samples)
+    def draws(self, kind: np.ndarray, seed: int) -> np.ndarray:
+        """Bootstrap of the mass [DRAWS, N]: seeds drawn with replacement, of each one recorded step, averaged."""
+        rng = np.random.default_rng(seed)
+        masses = [sample[:, :, kind].sum(axis=2) for sample in self.samples]
+        drawn = rng.integers(len(masses), size=(DRAWS, len(masses)))
+        total = np.zeros((DRAWS, self.layers))
+        for column in range(len(masses)):
+            for index, mass in enumerate(masses):
+                rows = np.flatnonzero(drawn[:, column] == index)
+                total[rows] += mass[rng.integers(len(mass), size=rows.size)]
+        return total / len(masses)
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,23 @@ class Findings:
     start: int
     end: int
     rules: list[dict[str, Any]]
-    kinds: list[tuple[int, int, str]]  # (first layer, layer behind the last, label), together all layers; empty: none to choose
+    kinds: list[
+        tuple[int, int, str]
+    ]  # (first layer, layer behind the last, label), together all layers; empty: none to choose
 
 
 def find_rules(table: Table, seed: int = 0) -> Findings:
     """All rules that the table tells, each with whether the evidence bears it out. The same table gives the same rules."""
     rng = np.random.default_rng(seed)
-    draws = table.draws(rng)
-    counted = _count(table, draws)
-    thirds = _thirds_rule(table, draws, counted)
-    cut, start, end, count = _cut_rule(table, draws, counted, rng)
+    drawn = table.draws(table.attention, seed)
+    counted = _count(table, drawn)
+    thirds = _thirds_rule(table, drawn, counted)
+    cut, start, end, count = _cut_rule(table, drawn, counted, rng)
     ratio = _ratio_rule(table.layers, counted, nowhere=count == 0)
     kind, kinds = _kind_rule(table, counted, rng)
-    return Findings(count, start, end, [thirds, cut, ratio, kind, _identity_rule(table, draws)], kinds)
+    return Findings(
+        count, start, end, [thirds, cut, ratio, kind, _identity_rule(table, table.draws(table.identity, seed))], kinds
+    )
 
 
 @dataclass(frozen=True)
@@ -85,14 +91,13 @@ class _Count:
     why: str
 
 
-def _count(table: Table, draws: np.ndarray) -> _Count:
+def _count(table: Table, drawn: np.ndarray) -> _Count:
     mass = table.mass(table.attention)  # [S, N]
     decided = float(np.maximum(mass, 1 - mass).mean()) >= DECIDED
     preferred, summed = float((mass > 0.5).sum(axis=1).mean()), float(mass.sum(axis=1).mean())
-    drawn = draws[:, :, table.attention].sum(axis=2)
-    spread = [_per_seed_counts(table) if decided else drawn.sum(axis=1)]
+    counts = _per_seed_counts(table) if decided else drawn.sum(axis=1)
     supported, why = _differs(mass.mean(axis=0), table.attention, drawn.mean(axis=1))
-    return _Count(preferred if decided else summed, _interval(spread[0]), preferred, summed, decided, supported, why)
+    return _Count(preferred if decided else summed, _interval(counts), preferred, summed, decided, supported, why)
 
 
 def _per_seed_counts(table: Table) -> np.ndarray:
@@ -106,7 +111,7 @@ def _per_seed_counts(table: Table) -> np.ndarray:
 def _differs(mass: np.ndarray, kind: np.ndarray, drawn: np.ndarray) -> tuple[bool, str]:
     """Whether layers' masses [N] of the candidates in `kind` [C] are other than an untrained search's, and a clause on it.
 
-    Either their mean is apart from the prior, or the layers are surer (mean divergence from the prior) than 99 % of random rows.
+    Either their mean is apart from the prior, or the layers diverge from the prior more than 99 % of random ones.
     """
     layers, ours, prior = len(mass), int(kind.sum()), float(kind.mean())
     if prior in (0.0, 1.0):
@@ -128,21 +133,21 @@ def _divergence(mass: np.ndarray, prior: float) -> np.ndarray:
     return mass * np.log(mass / prior) + (1 - mass) * np.log((1 - mass) / (1 - prior))
 
 
-def _thirds_rule(table: Table, draws: np.ndarray, counted: _Count) -> dict[str, Any]:
+def _thirds_rule(table: Table, drawn: np.ndarray, counted: _Count) -> dict[str, Any]:
     parts = np.array_split(np.arange(table.layers), 3)
     curve = table.mass(table.attention).mean(axis=0)
-    drawn = draws[:, :, table.attention].sum(axis=2)
+    supported = counted.supported and table.layers >= 3
     values = [round(float(curve[part].sum()), 4) for part in parts]
     return {
         "rule": "attention_per_third", "value": values, "interval": [_interval(drawn[:, part].sum(axis=1)) for part in parts],
-        "supported": counted.supported and table.layers >= 3, "layers": [len(part) for part in parts],
-        "reason": "Expected attention-like blocks in the first, middle and last third of the depth: "
+        "supported": supported, "layers": [len(part) for part in parts],
+        "reason": f"{_prefix(supported)}Expected attention-like blocks in the first, middle and last third of the depth: "
         + ", ".join(f"{value:.1f} of {len(part)}" for value, part in zip(values, parts)) + f"; {counted.why}.",
     }  # fmt: skip
 
 
 def _cut_rule(
-    table: Table, draws: np.ndarray, counted: _Count, rng: np.random.Generator
+    table: Table, drawn: np.ndarray, counted: _Count, rng: np.random.Generator
 ) -> tuple[dict[str, Any], int, int, int]:
     """The rule, the region's start and end, and the number of blocks for it."""
     layers, curves = table.layers, table.mass(table.attention)
@@ -159,8 +164,7 @@ def _cut_rule(
     rule = {"rule": "cut", "value": round(end / layers, 6), "interval": None, "supported": supported, "where": where,
             "region": [start, end], "chance": round(chance, 4), "reason": reason}  # fmt: skip
     if where in ("early", "middle", "late"):
-        mass = draws[:, :, table.attention].sum(axis=2)
-        borders = change_point.borders_interval(mass, region, rng, core=first)
+        borders = change_point.borders_interval(drawn, region, rng, core=first)
         rule["interval"] = [round(edge / layers, 6) for edge in borders["end"]]
         rule["start_interval"], rule["end_interval"] = borders["start"], borders["end"]
     return rule, start, end, count
@@ -168,7 +172,9 @@ def _cut_rule(
 
 def _divides(region: Region) -> bool:
     """Whether attention pays inside and not outside: half the mass or less, or a majority that becomes a minority."""
-    return region.outside <= region.inside / 2 or (region.inside > 0.5 >= region.outside and region.inside - region.outside >= 0.25)
+    return region.outside <= region.inside / 2 or (
+        region.inside > 0.5 >= region.outside and region.inside - region.outside >= 0.25
+    )
 
 
 def _where(region: Region, layers: int) -> str:
@@ -183,32 +189,36 @@ def _flat(curve: np.ndarray, counted: _Count, region: Region | None) -> tuple[st
     """Where attention goes when no single region holds it: (where, start, end, supported, reason)."""
     layers = len(curve)
     if round(counted.value) == 0:
-        return "nowhere", 0, 0, counted.supported, (
-            f"Attention pays nowhere: its mass is {curve.mean():.2f} on average; {counted.why}.")  # fmt: skip
+        reason = (
+            f"{_prefix(counted.supported)}attention pays nowhere: its mass is {curve.mean():.2f} on average; {counted.why}."
+        )
+        return "nowhere", 0, 0, counted.supported, reason
     if region is not None and region.kind == "ends":
-        return "ends", 0, layers, False, (
-            f"Attention sits at both ends, and less in layers {region.start} to {region.end - 1}; one region cannot say that.")  # fmt: skip
+        where = f"attention sits at both ends, and less in layers {region.start} to {region.end - 1}"
+        return "ends", 0, layers, False, f"{UNSUPPORTED}{where}; one region cannot say that."
     if region is not None and not _divides(region):
-        return "everywhere", 0, layers, counted.supported, (
-            f"Attention pays everywhere, if more in layers {region.start} to {region.end - 1}: mass {region.inside:.2f} there "
-            f"and {region.outside:.2f} elsewhere.")  # fmt: skip
+        levels = f"mass {region.inside:.2f} in layers {region.start} to {region.end - 1} and {region.outside:.2f} elsewhere"
+        reason = f"{_prefix(counted.supported)}attention pays everywhere, if unevenly: {levels}; {counted.why}."
+        return "everywhere", 0, layers, counted.supported, reason
     thirds = [part.mean() for part in np.array_split(curve, 3) if part.size]
-    even = max(thirds) - min(thirds) <= 0.25
-    if counted.supported and even:
-        return "everywhere", 0, layers, True, f"Attention sits at every depth: its mass is {curve.mean():.2f}, with no change point."
-    cause = counted.why if not counted.supported else "the layers are too few or too unlike one another to tell a region from chance"
+    if counted.supported and max(thirds) - min(thirds) <= 0.25:
+        reason = f"Attention sits at every depth: its mass is {curve.mean():.2f}, with no change point."
+        return "everywhere", 0, layers, True, reason
+    few = "the layers are too few or too unlike one another to tell a region from chance"
+    cause = few if counted.supported else counted.why
     return "everywhere", 0, layers, False, f"{UNSUPPORTED}no change point over the depth; {cause}."
 
 
 def _ratio_rule(layers: int, counted: _Count, *, nowhere: bool) -> dict[str, Any]:
     low, high = counted.interval
-    by = "layers whose attention-like mass is over 1/2" if counted.decided else "the summed probabilities, as few layers are decided"
+    decided, summed = "layers whose attention-like mass is over 1/2", "the summed probabilities, as few layers are decided"
+    by = decided if counted.decided else summed
     value = None if nowhere else round(layers / counted.value, 6)
     shown = "no attention block" if nowhere else f"one attention block in {layers / counted.value:.2f} layers"
     return {
         "rule": "ratio", "value": value, "interval": [_over(layers, high), _over(layers, low)], "supported": counted.supported,
         "expected": round(counted.summed, 4), "preferred": round(counted.preferred, 4), "count_interval": [low, high],
-        "reason": f"{'' if counted.supported else UNSUPPORTED}{shown} ({counted.value:.1f} of {layers}, by "
+        "reason": f"{_prefix(counted.supported)}{shown} ({counted.value:.1f} of {layers}, by "
         f"{by}); {counted.why}.",
     }  # fmt: skip
 
@@ -222,71 +232,34 @@ def _kind_rule(table: Table, counted: _Count, rng: np.random.Generator) -> tuple
     seeds = np.stack([sample[:, :, table.attention].mean(axis=0) for sample in table.samples])  # [S, N, A]
     rule["shares"] = {label: round(float(share), 4) for label, share in zip(labels, seeds.mean(axis=(0, 1)))}
     if len(labels) == 1:
-        reason = f"{'' if counted.supported else UNSUPPORTED}{labels[0]} is the only attention-like candidate; {counted.why}."
+        reason = f"{_prefix(counted.supported)}{labels[0]} is the only attention-like candidate; {counted.why}."
         rule |= {"value": labels[0], "supported": counted.supported, "reason": reason}
         return rule, [(0, table.layers, labels[0])]
-    pieces, rule["chance"] = _pieces(seeds, rng)
+    found, rule["chance"] = pieces(seeds, rng)
     rule["supported"] = table.layers > 1 and rule["chance"] <= LARGEST_CHANCE
-    named = [{"layers": [start, end], "candidate": labels[kind]} for start, end, kind in pieces]
+    named = [{"layers": [start, end], "candidate": labels[kind]} for start, end, kind in found]
     rule["value"] = named if len(named) > 1 else named[0]["candidate"]
     told = " and ".join(f"{piece['candidate']} in layers {piece['layers'][0]} to {piece['layers'][1] - 1}" for piece in named)
     rule["reason"] = (f"Of the attention-like candidates {told} has most mass." if rule["supported"] else
                       f"{UNSUPPORTED}the attention-like candidates cannot be told apart; most mass has {told}.")  # fmt: skip
-    return rule, [(start, end, labels[kind]) for start, end, kind in pieces]
+    return rule, [(start, end, labels[kind]) for start, end, kind in found]
 
 
-def _pieces(seeds: np.ndarray, rng: np.random.Generator) -> tuple[list[tuple[int, int, int]], float]:
-    """(first layer, layer behind the last, kind) of one or two pieces of [S, N, A], and the chance to win by as much.
-
-    One kind for all layers leads by chance either if kinds are exchanged within layers, or (taken five times) in random rows.
-    """
-    layers, curves = seeds.shape[1], seeds.mean(axis=0)
-    gain, border, before, behind = _split(curves)
-    if gain >= LEAST_STEP and (chance := _split_chance(seeds, gain, rng)) <= LARGEST_CHANCE:
-        return [(0, border, before), (border, layers, behind)], round(chance, 4)
-    shuffled = rng.permuted(np.broadcast_to(seeds, (SHUFFLES, *seeds.shape)), axis=3).mean(axis=1)
-    random = rng.dirichlet(np.ones(curves.shape[1]), size=(SHUFFLES, layers)) * curves.sum(axis=1)[:, None]
-    sums = curves.sum(axis=0)
-    by_order, by_size = ((1 + (_lead(null.sum(axis=1)) >= _lead(sums) - 1e-9).sum()) / (1 + SHUFFLES) for null in (shuffled, random))
-    return [(0, layers, int(sums.argmax()))], round(float(min(by_order, 5 * by_size)), 4)
-
-
-def _split(curves: np.ndarray) -> tuple[float, int, int, int]:
-    """Best border between two kinds over [N, A]: (mass gained over one kind for all, border, kind before, kind behind)."""
-    sums = np.concatenate([np.zeros((1, curves.shape[1])), np.cumsum(curves, axis=0)])
-    before, behind = sums[1:-1], sums[-1] - sums[1:-1]
-    if not len(before):
-        return 0.0, 0, 0, 0
-    total = before.max(axis=1) + behind.max(axis=1)
-    at = int(total.argmax())
-    return float(total[at] - sums[-1].max()), at + 1, int(before[at].argmax()), int(behind[at].argmax())
-
-
-def _split_chance(seeds: np.ndarray, gain: float, rng: np.random.Generator) -> float:
-    """Probability that layers in random order, each seed for itself, gain as much from a border."""
-    layers = seeds.shape[1]
-    shuffles = (np.mean([seed[rng.permutation(layers)] for seed in seeds], axis=0) for _ in range(SHUFFLES))
-    return (1 + sum(_split(curves)[0] >= gain - 1e-9 for curves in shuffles)) / (1 + SHUFFLES)
-
-
-def _lead(sums: np.ndarray) -> np.ndarray:
-    """By how much the largest of the last axis leads the second."""
-    ordered = np.sort(sums, axis=-1)
-    return ordered[..., -1] - ordered[..., -2]
-
-
-def _identity_rule(table: Table, draws: np.ndarray) -> dict[str, Any]:
+def _identity_rule(table: Table, drawn: np.ndarray) -> dict[str, Any]:
     rule: dict[str, Any] = {"rule": "identity", "value": None, "interval": None, "supported": False}
     if not table.identity.any():
         return {**rule, "reason": f"{UNSUPPORTED}identity was no candidate."}
     mass = table.mass(table.identity).mean(axis=0)
-    drawn = draws[:, :, table.identity].sum(axis=2).mean(axis=1)
-    supported, why = _differs(mass, table.identity, drawn)
+    supported, why = _differs(mass, table.identity, drawn.mean(axis=1))
     idle = int((mass > 0.5).sum())
-    return {**rule, "value": round(float(mass.mean()), 6), "interval": _interval(drawn), "supported": supported,
+    return {**rule, "value": round(float(mass.mean()), 6), "interval": _interval(drawn.mean(axis=1)), "supported": supported,
             "layers_with_identity": idle, "useful_layers": table.layers - idle,
-            "reason": f"{'' if supported else UNSUPPORTED}identity holds a share of {mass.mean():.2f} and wins "
-            f"{idle} of {table.layers} layers, which so many fewer layers could do without; {why}."}  # fmt: skip
+            "reason": f"{_prefix(supported)}identity holds a share of {mass.mean():.2f} and wins {idle} of "
+            f"{table.layers} layers{f', so {table.layers - idle} layers would do' if idle else ''}; {why}."}  # fmt: skip
+
+
+def _prefix(supported: bool) -> str:
+    return "" if supported else UNSUPPORTED
 
 
 def _interval(values: np.ndarray) -> list[float]:

@@ -96,7 +96,8 @@ BAD = [
     ({"layers": [{"block": "identity"}, {"block": "selfattention"}]}, "layers[1].block", True),
     ({"layers": [{"block": ["identity"]}]}, "layers[0].block", True),
     ({"layers": [{"block": "identity", "heads": 2}]}, "layers[0].heads", True),
-    ({"layers": [{"block": "identity"}] * 2 + [{"block": "factorized_random_synthesizer", "rank": 0}]}, "layers[2].rank", True),
+    ({"layers": [{"block": "identity"}] * 2 + [{"block": "factorized_random_synthesizer", "rank": 0}]},
+     "layers[2].rank", True),
     ({"layers": [{"block": "factorized_random_synthesizer", "rank": 1.5}]}, "layers[0].rank", True),
     ({"layers": [{"block": "self_attention", "heads": 5}]}, "layers[0].heads", False),
     ({"layers": [{"block": "factorized_dense_synthesizer", "a": 3, "b": 5}]}, "layers[0].a", False),
@@ -124,7 +125,8 @@ BAD = [
     ({"evidence": {"rules": [{"rule": "cut", "supported": "no"}]}}, "evidence.rules[0].supported", True),
     ({"evidence": {"verdict": {"converged": "yes"}}}, "evidence.verdict.converged", True),
     ({"evidence": {"verdict": {}}}, "evidence.verdict.converged", True),
-    ({"evidence": {"overruled": [{"layer": 1, "preferred": "a", "chosen": "b", "rule": "c"}]}}, "evidence.overruled[0].layer", False),
+    ({"evidence": {"overruled": [{"layer": 1, "preferred": "a", "chosen": "b", "rule": "c"}]}},
+     "evidence.overruled[0].layer", False),
     ({"evidence": {"overruled": [{"layer": 0, "preferred": "a", "chosen": "b"}]}}, "evidence.overruled[0]", True),
     ({"cost": {"parameters": -1}}, "cost.parameters", True),
     ({"cost": {"params": 1}}, "cost.params", True),
@@ -191,7 +193,8 @@ def test_needed_keys(key: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", "null", "{", '{"format": NaN}', '{"format": 1, "format": 2}', "[" * 100000, '{"a": Infinity}', '{"a": 1e999}',
+        "", "[]", "null", "{", '{"format": NaN}', '{"format": 1, "format": 2}', "[" * 100000, '{"a": Infinity}',
+        '{"a": 1e999}',
         b"\xff\xfe", '{"format": "par-architecture", "version": ' + "9" * 5000 + "}",
     ],
 )  # fmt: skip
@@ -245,7 +248,11 @@ def test_record_is_valid_however_it_is_made() -> None:
 
 
 def test_numpy_values_and_tuples_become_plain_json(tmp_path: Path) -> None:
-    evidence = {"candidates": ("a",), "probabilities": np.array([[0.25]]), "figures": {"x": np.float64(0.5), "y": float("nan")}}
+    evidence = {
+        "candidates": ("a",),
+        "probabilities": np.array([[0.25]]),
+        "figures": {"x": np.float64(0.5), "y": float("nan")},
+    }
     made = dataclasses.replace(Architecture.from_json(SMALL), evidence=evidence)
     assert made.evidence == {"candidates": ["a"], "probabilities": [[0.25]], "figures": {"x": 0.5, "y": None}}
     made.save(tmp_path / "a.json")
@@ -301,8 +308,13 @@ def test_schema_names_what_the_code_names() -> None:
     assert (model["norm"]["enum"], model["position"]["enum"]) == (list(NORMS), list(POSITIONS))
     defaults = {**ModelSettings().to_mapping(), "cutoffs": []}
     assert {key: entry["default"] for key, entry in model.items()} == defaults
-    options = {entry["properties"]["block"]["const"]: set(entry["properties"]) - {"block"} for entry in SCHEMA["$defs"]["layer"]["oneOf"]}
-    built_in = {name: set(default_options(name, ModelSettings())) for name, spec in BLOCKS.items() if isinstance(spec.module, str)}
+    options = {
+        entry["properties"]["block"]["const"]: set(entry["properties"]) - {"block"}
+        for entry in SCHEMA["$defs"]["layer"]["oneOf"]
+    }
+    built_in = {
+        name: set(default_options(name, ModelSettings())) for name, spec in BLOCKS.items() if isinstance(spec.module, str)
+    }
     assert options == built_in
     assert list(SCHEMA["properties"]) == list(architecture_module.KEYS)
 

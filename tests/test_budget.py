@@ -112,11 +112,15 @@ def test_ties_are_broken_for_the_cheaper_and_always_alike() -> None:
 
 @pytest.mark.parametrize("budget", [0.05, 0.2, 0.33])
 def test_infeasible_budget_names_the_smallest_fraction_and_that_can_be_met(budget: float) -> None:
-    given = problem(7, budget, [{"block": "self_attention", "at_least": 2, "name": "enough"}, {"block": "identity", "at_most": 4}])
+    given = problem(
+        7, budget, [{"block": "self_attention", "at_least": 2, "name": "enough"}, {"block": "identity", "at_most": 4}]
+    )
     with pytest.raises(UserError) as caught:
         solve(given)
     message = str(caught.value)
-    assert message.startswith(f"derive.budget: {budget} cannot be met together with 'identity at_most 4' (derive.rules[1].at_most);")
+    assert message.startswith(
+        f"derive.budget: {budget} cannot be met together with 'identity at_most 4' (derive.rules[1].at_most);"
+    )
     fraction = float(re.search(r"smallest feasible fraction is (\d\.\d{3})$", message)[1])
     cheapest = (2 * 30 + 1 * 20) / (7 / 2 * 50)
     assert cheapest <= fraction < cheapest + 0.001
@@ -136,11 +140,14 @@ def test_no_budget_up_to_one_is_said() -> None:
         ([{"block": "identity", "exactly": 5}, {"block": "attention", "at_least": 3}],
          ["derive.rules[0].exactly: 5", "'attention at_least 3'", "nearest value that can be met is 3"]),
         ([{"block": "identity", "at_least": 7}], ["derive.rules[0].at_least: 7", "nearest value that can be met is 6"]),
-        ([{"block": "attention", "at_most": 1}, {"block": "feed_forward", "only_in": [0, 2]}, {"block": "identity", "at_most": 2}],
+        ([{"block": "attention", "at_most": 1}, {"block": "feed_forward", "only_in": [0, 2]},
+          {"block": "identity", "at_most": 2}],
          ["derive.rules[0].at_most: 1", "'feed_forward only_in [0, 2]'", "nearest value that can be met is 2"]),
-        ([{"block": "feed_forward", "longest_run": 1}, {"block": "attention", "at_most": 0}, {"block": "identity", "at_most": 2}],
+        ([{"block": "feed_forward", "longest_run": 1}, {"block": "attention", "at_most": 0},
+          {"block": "identity", "at_most": 2}],
          ["derive.rules[0].longest_run: 1", "smallest longest_run that can be met is 2"]),
-        ([{"block": "feed_forward", "only_in": [0, 2], "name": "low"}, {"block": "feed_forward", "exactly": 4, "name": "four"}],
+        ([{"block": "feed_forward", "only_in": [0, 2], "name": "low"},
+          {"block": "feed_forward", "exactly": 4, "name": "four"}],
          ["derive.rules[0].only_in: [0, 2] ('low')", "'four'", "at least 2 of them must stand elsewhere"]),
         ([{"cost": "parameters", "at_most": 10}, {"block": "attention", "at_least": 1}],
          ["derive.rules[0].at_most: 10", "nearest value that can be met is 22"]),
@@ -217,7 +224,9 @@ def test_labels_with_options_can_be_told_apart() -> None:
 
 def test_blockers_name_what_stands_against_the_likeliest() -> None:
     probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.1, 0.9]])
-    rules = parse_rules([{"block": "self_attention", "at_most": 2, "name": "few"}], [Candidate(b) for b in LABELS[:2]], LABELS[:2], 4, {})
+    rules = parse_rules(
+        [{"block": "self_attention", "at_most": 2, "name": "few"}], [Candidate(b) for b in LABELS[:2]], LABELS[:2], 4, {}
+    )
     given = Problem(probabilities, np.array([0.3, 0.2]), None, rules)
     found = solve(given)
     assert found.choice == [0, 0, 1, 1]
@@ -254,8 +263,9 @@ def large(spread: float) -> Problem:
     rules = [
         {"block": "self_attention", "at_most": 5}, {"block": "attention", "at_least": 6, "layers": [0, 20]},
         {"block": "feed_forward", "longest_run": 3}, {"block": "identity", "at_most": 4},
-        {"block": ["dense_synthesizer", "random_synthesizer"], "at_least": 1}, {"block": "self_attention", "only_in": [0, 0.67]},
-        {"block": "attention", "at_most": 14}, {"block": "feed_forward", "exactly": 14}, {"block": "attention", "longest_run": 2},
+        {"block": ["dense_synthesizer", "random_synthesizer"], "at_least": 1},
+        {"block": "self_attention", "only_in": [0, 0.67]}, {"block": "attention", "at_most": 14},
+        {"block": "feed_forward", "exactly": 14}, {"block": "attention", "longest_run": 2},
         {"cost": "parameters", "at_most": 4e6},
     ]  # fmt: skip
     constraints = parse_rules(rules, candidates, labels, 32, {"parameters": costs[:, 0], "flops_per_token": costs[:, 1]})

@@ -38,11 +38,14 @@ def table(layers: int = 12, early: int = 4, rng_seed: int = 0) -> np.ndarray:
     return np.array([entry / entry.sum(axis=1, keepdims=True) for entry in entries])
 
 
-def write_seed(folder: Path, seed: int = 3, labels: list[str] = LABELS, probabilities: np.ndarray | None = None, **changes: Any) -> None:
+def write_seed(
+    folder: Path, seed: int = 3, labels: list[str] = LABELS, probabilities: np.ndarray | None = None, **changes: Any
+) -> None:
     probabilities = table(rng_seed=abs(seed)) if probabilities is None else probabilities
     folder.mkdir(parents=True, exist_ok=True)
     record = {
-        "candidates": labels, "steps": [10 * k for k in range(len(probabilities))], "probabilities": getattr(probabilities, "tolist", lambda: probabilities)(),
+        "candidates": labels, "steps": [10 * k for k in range(len(probabilities))],
+        "probabilities": getattr(probabilities, "tolist", lambda: probabilities)(),
         "cost": {"unit": "flops_per_token", "candidates": PRICES, "budget": 0.9}, "seed": seed,
         "verdict": {"converged": seed != 4, "reasons": [] if seed != 4 else ["still changing"]}, **changes,
     }  # fmt: skip
@@ -79,7 +82,19 @@ def test_three_files_of_the_contracts_shape(run: Path, tmp_path: Path) -> None:
         text = (tmp_path / f"{name}.json").read_text(encoding="utf-8")
         assert str(tmp_path) not in text
         value = json.loads(text)
-        assert set(value) == {"format", "version", "name", "task", "model", "layers", "pattern", "evidence", "cost", "retrain", "provenance"}
+        assert set(value) == {
+            "format",
+            "version",
+            "name",
+            "task",
+            "model",
+            "layers",
+            "pattern",
+            "evidence",
+            "cost",
+            "retrain",
+            "provenance",
+        }
         assert value["evidence"]["candidates"] == LABELS
         assert np.allclose(value["evidence"]["probabilities"], table(rng_seed=3)[-1], atol=1e-6)
         assert value["evidence"]["verdict"] == {"converged": True, "reasons": []}
@@ -92,11 +107,16 @@ def test_three_files_of_the_contracts_shape(run: Path, tmp_path: Path) -> None:
     assert found["argmax"].evidence["overruled"] == []
     rules = {rule["rule"]: rule for rule in found["par-rule"].evidence["rules"]}
     assert (rules["cut"]["value"], rules["ratio"]["value"]) == (pytest.approx(1 / 3, abs=1e-6), 3.0)
-    assert all(rule["supported"] and rule["reason"] for rule in found["par-rule"].evidence["rules"] if rule["rule"] != "identity")
+    assert all(
+        rule["supported"] and rule["reason"] for rule in found["par-rule"].evidence["rules"] if rule["rule"] != "identity"
+    )
 
 
 def test_equal_input_gives_equal_bytes_in_another_process(run: Path, tmp_path: Path) -> None:
-    code = "import sys; from derive import derive_architectures as d\nfor n, a in d(sys.argv[1]).items(): a.save(f'{sys.argv[2]}/{n}.json')"
+    code = (
+        "import sys; from derive import derive_architectures as d\n"
+        "for n, a in d(sys.argv[1]).items(): a.save(f'{sys.argv[2]}/{n}.json')"
+    )
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         root = Path(__file__).parents[1]
@@ -148,7 +168,9 @@ def test_forced_cut_and_ratio_and_constraints(run: Path) -> None:
         (3, "self_attention", "feed_forward", "ratio"), (4, "feed_forward", "self_attention", "ratio"),
         (8, "feed_forward", "self_attention", "ratio"),
     ]  # fmt: skip
-    cheap = derive_architectures(run, rules=[{"cost": "parameters", "at_most": 9000}, {"cost": "flops_per_token", "at_most": 1e9}])
+    cheap = derive_architectures(
+        run, rules=[{"cost": "parameters", "at_most": 9000}, {"cost": "flops_per_token", "at_most": 1e9}]
+    )
     layers = cheap["budget"].layers
     assert sum(candidate_cost(layer, SETTINGS, 14)[0] for layer in layers) <= 9000
 
@@ -207,7 +229,12 @@ def test_several_seeds_are_combined_by_label(tmp_path: Path) -> None:
 
 def test_seeds_of_other_searches_are_not_combined(tmp_path: Path) -> None:
     write_seed(tmp_path / "seed-0", 0)
-    write_seed(tmp_path / "seed-1", 1, probabilities=table()[:, :, :3] / table()[:, :, :3].sum(axis=2, keepdims=True), labels=LABELS[:3])
+    write_seed(
+        tmp_path / "seed-1",
+        1,
+        probabilities=table()[:, :, :3] / table()[:, :, :3].sum(axis=2, keepdims=True),
+        labels=LABELS[:3],
+    )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     with pytest.raises(UserError, match="seed-1.*cannot be combined"):
         derive_architectures(tmp_path)
@@ -270,7 +297,8 @@ def test_broken_probabilities_are_named(run: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a: [", "- 1", "5", "", "model: 3", "model: {heads: 3}", "model: {colour: 3}", "model: {task: sing}", "\x00", "!!python/object:x {}",
+        "a: [", "- 1", "5", "", "model: 3", "model: {heads: 3}", "model: {colour: 3}", "model: {task: sing}",
+        "\x00", "!!python/object:x {}",
         "a: &a [*a]", "model: {layers: 7}", "model: {dropout: lots}", "data: {seq_len: 99999}\nmodel: {max_len: 5}",
         "data: {seq_len: true}\nmodel: {max_len: 5}", "derive: {rules: 5}", "derive: {budget: 7}", "derive: {cut: half}",
         "search: {budget: cheap}", "retrain: {steps: many}", "retrain: {lr: -1}",

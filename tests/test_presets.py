@@ -45,7 +45,10 @@ def test_bert_base_has_the_published_size_but_for_token_types_pooler_and_head_tr
     whole = 109_482_240  # bert-base-uncased with pooler, as Hugging Face counts it
     token_types_and_norm_and_pooler = 2 * 768 + 2 * 768 + 768 * 768 + 768
     value_key_query_output_biases = 12 * 4 * 768
-    assert Architecture.preset("bert-base").parameters() == whole - token_types_and_norm_and_pooler - value_key_query_output_biases
+    assert (
+        Architecture.preset("bert-base").parameters()
+        == whole - token_types_and_norm_and_pooler - value_key_query_output_biases
+    )
 
 
 def test_par_bert_is_a_masked_model() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from derive.change_point import Region, chance, extend, fit, intervals
+from derive.change_point import KINDS, Region, chance, explained, extend, fit, intervals
 from derive.layout import overruled, par_rule_layout, rule_names
 from derive.patterns import par_pattern
 from derive.rules import Table, find_rules
@@ -117,7 +117,7 @@ def test_attention_at_both_ends_is_said_and_not_called_one_region() -> None:
 
 
 def test_counts_of_the_paper_give_its_cut_of_two_thirds() -> None:
-    """Mandava et al.: 4.67, 2.0 and 0.83 attention blocks in the thirds of 32 layers; fewer than one in the last is the cut."""
+    """Mandava et al.: 4.67, 2.0 and 0.83 attention blocks in the thirds of 32 layers; fewer than one is the cut."""
     mass = [4.67 / 11] * 11 + [2.0 / 11] * 11 + [0.83 / 10] * 10
     rules = rules_of(planted(mass, seeds=6))
     assert rules["cut"]["value"] == pytest.approx(2 / 3, abs=1 / 32)
@@ -224,8 +224,6 @@ def test_step_is_found_against_a_plain_search_over_all_intervals() -> None:
                     inside = np.isin(np.arange(9), range(start, end))
                     levels = np.where(inside, curve[inside].mean(), curve[~inside].mean())
                     best = max(best, ((curve - curve.mean()) ** 2).sum() - ((curve - levels) ** 2).sum())
-        from derive.change_point import KINDS, explained
-
         assert max(explained(curve[None], kind).max() for kind in KINDS) == pytest.approx(best)
 
 
