@@ -28,7 +28,7 @@ MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
 class ArchitectureError(UserError):
     """A wrong architecture file or record; `path` is the JSON path, such as `layers[2].rank`."""
 
-    def __init__(self, path: str, message: str):
+    def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
         self.path = path
 

@@ -94,7 +94,8 @@ def read_run(folder: str | Path) -> RunEvidence:
     candidates = [parse_candidate(label, settings, f"{where}[{index}]") for index, label in enumerate(seeds[0].labels)]
     if len(set(candidates)) != len(candidates):
         raise UserError(f"{where}: two labels mean the same candidate")
-    return RunEvidence(folder.resolve().name, config, data, settings, candidates, seeds)
+    name = folder.resolve().name.encode("utf-8", "replace").decode("utf-8")  # a folder's name may be any bytes
+    return RunEvidence(name, config, data, settings, candidates, seeds)
 
 
 def number(value: Any) -> Any:

@@ -345,3 +345,24 @@ def test_front_from_the_runs_files(run: Path) -> None:
     costs = [point["cost"] for point in found]
     assert costs == sorted(costs) and all(math.isfinite(point["log_probability"]) for point in found)
     assert all(len(point["layers"]) == 12 and set(point["layers"]) <= set(LABELS) for point in found)
+
+
+def test_baseline_is_priced_in_closed_form_where_its_blocks_were_no_candidates(run: Path) -> None:
+    labels = ["feed_forward[d_inner=20]", "random_synthesizer[heads=2]", "identity"]
+    prices = {label: candidate_cost(parse_candidate(label, SETTINGS), SETTINGS, 14)[1] for label in labels}
+    probabilities = np.tile([[0.8, 0.15, 0.05]], (4, 12, 1))
+    cost = {"unit": "flops_per_token", "candidates": prices, "budget": None}
+    write_seed(run, labels=labels, probabilities=probabilities, cost=cost)
+    used = derive_architectures(run, budget=1.0)["budget"].evidence["rules"][0]["used"]
+    pair = PRICES["self_attention"] + PRICES["feed_forward"]
+    assert used == pytest.approx(12 * prices["feed_forward[d_inner=20]"] / (6 * pair), abs=1e-6)
+    write_seed(run, labels=labels, probabilities=probabilities, cost={**cost, "unit": "ms"})
+    with pytest.raises(UserError, match="has no 'self_attention', which the baseline is made of"):
+        derive_architectures(run)
+
+
+def test_a_folder_of_odd_bytes_can_be_derived_from(run: Path, tmp_path: Path) -> None:
+    odd = run.rename(tmp_path / "odd\udcff\nname")
+    arch = derive_architectures(odd)["argmax"]
+    arch.save(tmp_path / "a.json")
+    assert Architecture.load(tmp_path / "a.json") == arch
