@@ -56,8 +56,8 @@ class RandomLogits(Window):
         self.map = nn.Parameter(torch.randn(heads, self.max_len, self.memory_len + self.max_len) * 0.02)
 
     def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
-        """x [B, T, d] -> [1, h, T, K]."""
-        return self.map[None, :, : x.shape[1], self.columns(x, memory)]
+        """x [B, T, d] -> [1, h, T, K]. A copy: torch's FLOP counter fails on a module that gives a view of its parameter."""
+        return self.map[None, :, : x.shape[1], self.columns(x, memory)].clone()
 
 
 class FixedRandomLogits(Window):
