@@ -83,7 +83,8 @@ class Backbone(nn.Module):
         length = x.shape[1]
         nearest = 0 if self.settings.causal else min(0, 1 - length)  # keys to the right of a query lie at negative distances
         distances = torch.arange(filled + length - 1, nearest - 1, -1, device=x.device)
-        return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), *self.relative_biases)
+        u, v = self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
+        return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), u, v)
 
     def _next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:
         seen = torch.stack(inputs).detach()  # [N, B, T, d]
