@@ -33,7 +33,7 @@ def rules(run: Run) -> list[dict[str, Any]]:
 
 def attention_depth_size(run: Run) -> tuple[float, float]:
     """Width and height in inches."""
-    return float(np.clip(4.8 + 0.34 * run.layers, 9, 15)), 4.6
+    return float(np.clip(4.8 + 0.34 * run.layers, 10.5, 15)), 4.6
 
 
 def draw_attention_depth(run: Run, target: Target) -> None:
@@ -62,7 +62,7 @@ def draw_attention_depth(run: Run, target: Target) -> None:
     axes.set_ylim(0, 1.16)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     axes.set_ylabel("probability of attention")
-    axes.set_title("Attention-like blocks by depth" + (f": mean of {len(final)} seeds; dots: each seed" if len(final) > 1 else ""))
+    axes.set_title("Attention-like blocks by depth" + (f"; dots: each of {len(final)} seeds" if len(final) > 1 else ""))
     candidate_legend(target, axes, palette.only(shown))
 
 

@@ -1,5 +1,6 @@
 """Pictures of layouts: derived architectures as coloured strips beside the baselines."""
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,8 +36,6 @@ def layouts(run: Run) -> list[Layout]:
     palette = palette_of(run)
     best = run.architectures.get("best")
     found = {name: _from_file(name, arch, palette) for name, arch in run.architectures.items() if name != "best"}
-    if best is not None and best.get("name") not in found:
-        found = {"best": _from_file("best", best, palette), **found}
     for row in run.comparison:
         if row["name"] not in found and isinstance(row.get("pattern"), str):
             found[row["name"]] = _from_pattern(row["name"], row["pattern"])
@@ -44,11 +43,11 @@ def layouts(run: Run) -> list[Layout]:
     for name, build in zip(BASELINES, (interleaved, par_pattern)):
         if name not in found and sizes[0]:
             found[name] = _from_pattern(name, build(sizes[0]))
-    chosen = best.get("name") if best is not None else None
-    return [
-        Layout(one.name, one.labels, one.pattern, one.overruled, one.name in ("best", chosen), _relative_cost(run, one))
-        for one in found.values()
-    ]
+    chosen = None
+    if best is not None:
+        chosen = best["name"] if best.get("name") in found else "best"
+        found.setdefault(chosen, _from_file("best", best, palette))
+    return [dataclasses.replace(one, best=name == chosen, relative_cost=_relative_cost(run, one)) for name, one in found.items()]
 
 
 def layouts_size(run: Run) -> tuple[float, float]:

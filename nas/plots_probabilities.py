@@ -27,8 +27,8 @@ def draw_heat_map(run: Run, target: Target) -> None:
     final = run.final()  # [K, N, C]
     palette = palette_of(run)
     rows = panels(target, [1] * (2 if len(final) > 1 else 1))
-    title = "Probability of each candidate" + (f", mean of {len(final)} seeds" if len(final) > 1 else "")
-    _heat(rows[0][0], final.mean(axis=0), run, palette, (title + " (outlined: the most probable)", "Blues", 1.0))
+    title = f"Mean probability over {len(final)} seeds" if len(final) > 1 else "Probability of each candidate"
+    _heat(rows[0][0], final.mean(axis=0), run, palette, (title + " (outlined: the winner)", "Blues", 1.0))
     if len(final) > 1:
         spread = final.std(axis=0, ddof=1)
         _heat(rows[1][0], spread, run, palette, ("Standard deviation over seeds", "Greys", 0.5))
@@ -57,15 +57,15 @@ def draw_stacked(run: Run, target: Target) -> None:
     layer_ticks(axes, final.shape[1], inches=stacked_size(run)[0] - 4)
     axes.set_ylim(0, 1)
     axes.set_ylabel("probability")
-    several = f"; a thin bar for each of {len(final)} seeds" if len(final) > 1 else ""
-    axes.set_title(f"Share of each candidate by depth{several}")
+    several = f"; thin bars: {len(final)} seeds" if len(final) > 1 else ""
+    axes.set_title(f"Share of each candidate{several}")
     candidate_legend(target, axes, palette.only(run.candidates))
 
 
 def trajectories_size(run: Run) -> tuple[float, float]:
     """Width and height in inches."""
     columns, rows = _trajectory_grid(run.layers)
-    return max(9.0, 3.2 + 1.45 * columns), max(2.0 + 1.35 * rows, 1 + 0.24 * len(run.candidates))
+    return max(9.5, 3.2 + 1.45 * columns), max(2.0 + 1.35 * rows, 1 + 0.24 * len(run.candidates))
 
 
 def draw_trajectories(run: Run, target: Target) -> None:
@@ -96,7 +96,7 @@ def draw_trajectories(run: Run, target: Target) -> None:
 
 def certainty_size(run: Run) -> tuple[float, float]:
     """Width and height in inches."""
-    return max(8.5, _depth_width(run) - 2), 6.4
+    return max(10.5, _depth_width(run) - 2), 6.4
 
 
 def draw_certainty(run: Run, target: Target) -> None:
@@ -124,7 +124,7 @@ def draw_certainty(run: Run, target: Target) -> None:
     top.text(1, uniform, "uniform", ha="right", va="bottom", color=GREY, fontsize=9, transform=top.get_yaxis_transform())
     middle.set_ylim(0, 1)
     middle.set_xlabel("search step")
-    top.set_title("Is the search sure? Entropy falls and the winner's lead grows as it decides")
+    top.set_title("Entropy falls and the winner's lead grows as the search decides")
     middle.legend(loc="upper left")
     _final_margins(bottom, run, palette)
     candidate_legend(target, bottom, palette.only(run.candidates))
@@ -189,7 +189,7 @@ def _temperature(axes: Axes, run: Run, warm: float, steps: np.ndarray) -> None:
     axes.set_yticks([low, high] if high > low else [low], [f"{value:.3g}" for value in ([low, high] if high > low else [low])])
     axes.set_xlim(0, max(steps[-1], 1))
     axes.set_ylabel("temperature")
-    axes.set_title("Temperature; below, each layer: its number, winner and the winner's share")
+    axes.set_title("Temperature; below: layer, its winner, the winner's share")
     shade_warm_up(axes, warm, label=True)
 
 
@@ -225,7 +225,7 @@ def _trajectory_grid(layers: int) -> tuple[int, int]:
 
 
 def _depth_width(run: Run) -> float:
-    return float(np.clip(4.6 + 0.42 * run.layers, 8.5, 15))
+    return float(np.clip(4.6 + 0.42 * run.layers, 10, 15))
 
 
 def _dash(place: int) -> str | tuple[int, tuple[int, ...]]:

@@ -92,6 +92,11 @@ class Run:
             value = value.get(part) if isinstance(value, dict) else None
         return default if value is None else value
 
+    def newest_source(self) -> int:
+        """When the last of the files that pictures and report are made of was written, in ns since 1970."""
+        patterns = ("*.json", "*.jsonl", "*.yaml", "*.pt", "architectures/*.json", "retrain/*/seed-*/*", "seed-*/*.*")
+        return max((path.stat().st_mtime_ns for pattern in patterns for path in self.folder.glob(pattern)), default=0)
+
     def draw(self, picture: str, axes: Any = None) -> Any:
         """Draw a picture by name (`nas.plots.PICTURES` lists them) on `axes`, or on a new figure; returns the figure."""
         from nas.plots import draw  # matplotlib is loaded only by those who draw

@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from derive import Architecture, derive_architectures
 from derive.strict_json import dumps_line, write_json
-from supernet.blocks import BLOCKS, candidate_cost, candidate_to_json, parse_candidate
+from nas.run_readers import read_probabilities
+from supernet.blocks import BLOCKS, candidate_cost, parse_candidate
 from supernet.settings import ModelSettings
 
 LABELS = [*BLOCKS, "self_attention[heads=2]", "factorized_random_synthesizer[rank=4]", "feed_forward[d_inner=256]"]
-SETTINGS = ModelSettings()
+SETTINGS = ModelSettings(d_inner=128)
 STAGES = ("search", "derive", "retrain", "latency")
 
 
@@ -39,12 +41,13 @@ def build_run(
             _write_search(home, layers, names, steps, np.random.default_rng([rng_seed, seed]), seed)
         if seeds > 1:
             _write_agreement(folder, homes)
-    if "derive" in stages:
-        _write_architectures(folder, layers, names)
+    derived = derive_architectures(folder) if "derive" in stages else {}
+    for name, arch in derived.items():
+        arch.save(folder / "architectures" / f"{name}.json")
     if "latency" in stages:
         _write_latency(folder, names)
     if "retrain" in stages:
-        _write_comparison(folder, layers, retrain_seeds, np.random.default_rng(rng_seed))
+        _write_comparison(folder, derived, layers, retrain_seeds, np.random.default_rng(rng_seed))
     return folder
 
 
@@ -64,7 +67,7 @@ def _write_config(folder: Path, layers: int, names: list[str], steps: int, seeds
     config = {
         "run": {"dir": folder.name, "seed": 0, "device": "cpu", "precision": "fp32"},
         "data": {"name": "sotu", "path": None, "tokens": "bytes", "seq_len": 128, "batch_size": 16},
-        "model": {"task": "causal_lm", "layers": layers, "d_model": 128, "heads": 4, "d_inner": 512, "max_len": 128},
+        "model": {"task": "causal_lm", "layers": layers, "d_model": 128, "heads": 4, "d_inner": 128, "max_len": 128},
         "search": {"blocks": names, "steps": steps * 10, "warmup_steps": steps * 10 // 4, "budget": 0.65, "seeds": seeds},
         "retrain": {"steps": 200, "lr": 3e-4, "seeds": retrain_seeds, "against": ["interleaved", "par"]},
     }
@@ -103,11 +106,9 @@ def _write_search(
 
 
 def _write_agreement(folder: Path, homes: list[Path]) -> None:
-    from nas.run_files import Run
-
-    runs = [Run.load(home) for home in homes]
-    final = np.stack([run.search.final for run in runs])
-    names = runs[0].candidates
+    searches = [read_probabilities(home / "probabilities.json") for home in homes]
+    final = np.stack([search.final for search in searches])
+    names = searches[0].candidates
     rows = []
     for layer in range(final.shape[1]):
         winners = [names[k] for k in final[:, layer].argmax(axis=1)]
@@ -118,54 +119,6 @@ def _write_agreement(folder: Path, homes: list[Path]) -> None:
     write_json(folder / "agreement.json", {"seeds": list(range(len(homes))), "candidates": names, "layers": rows})
 
 
-def patterns(layers: int) -> dict[str, str]:
-    """Name -> pattern of the architectures that the builder writes and compares."""
-    early = max(1, layers // 4)
-    return {
-        "argmax": "s" * early + "f" * (layers - early),
-        "par-rule": "".join("s" if k < layers * 2 / 3 and k % 4 == 0 else "f" for k in range(layers)),
-        "budget": "s" * early + "i" * (layers // 4) + "f" * (layers - early - layers // 4),
-        "interleaved": ("sf" * layers)[:layers],
-        "par": "".join("s" if k < layers * 2 / 3 and k % 5 == 0 else "f" for k in range(layers)),
-    }
-
-
-def _write_architectures(folder: Path, layers: int, names: list[str]) -> None:
-    by_letter = {spec.letter: name for name, spec in BLOCKS.items()}
-    table = planted(layers, names, 4, np.random.default_rng([0, 0]))[-1]
-    for name in ("argmax", "par-rule", "budget", "best"):
-        pattern = patterns(layers)["par-rule" if name == "best" else name]
-        chosen = [parse_candidate(by_letter[letter], SETTINGS) for letter in pattern]
-        write_json(folder / "architectures" / f"{name}.json", {
-            "format": "par-architecture", "version": 1, "name": "par-rule" if name == "best" else name, "task": "causal_lm",
-            "model": SETTINGS.to_mapping(), "layers": [candidate_to_json(one, SETTINGS) for one in chosen], "pattern": pattern,
-            "evidence": {
-                "candidates": names, "probabilities": table.tolist(),
-                "rules": _rules(layers),
-                "verdict": {"converged": True, "reasons": ["the winner's mean margin is 0.31"]},
-                "overruled": [{"layer": 1, "preferred": "identity", "chosen": chosen[1].label, "rule": "cut"}] if layers > 1 else [],
-            },
-            "cost": {"parameters": 1_000_000, "flops_per_token": 2_000_000, "latency_ms": None,
-                     "relative_to_interleaved": {"flops": 0.62, "latency": None}},
-            "retrain": {"steps": 200, "lr": 3e-4, "batch_size": 16, "seq_len": 128},
-            "provenance": {"run": folder.name, "seed": 0, "step": 190, "selection": "last",
-                           "data": {"name": "sotu", "sha256": "0" * 64}, "versions": {"torch": "2.13.0", "numpy": "2.4.6"}},
-        })  # fmt: skip
-
-
-def _rules(layers: int) -> list[dict[str, object]]:
-    end = max(1, round(layers * 0.4))
-    return [
-        {"rule": "attention_per_third", "value": [2.1, 0.8, 0.2], "interval": [[1.9, 2.3], [0.6, 1.0], [0.1, 0.3]], "supported": True,
-         "layers": [layers // 3] * 3, "reason": "Expected attention-like blocks in the first, middle and last third: 2.1, 0.8, 0.2."},
-        {"rule": "cut", "value": end / layers, "interval": [(end - 1) / layers, (end + 2) / layers], "supported": True,
-         "where": "early", "region": [0, end], "chance": 0.001, "start_interval": [0, 0], "end_interval": [end - 1, end + 2],
-         "reason": f"Attention pays in the first {end} of {layers} layers and no longer behind them: mass 0.61 there and 0.12 elsewhere."},
-        {"rule": "ratio", "value": 4.0, "interval": [3.2, 5.1], "supported": False,
-         "reason": "Not supported by the evidence: one attention block in 4 layers <of 12> & \"more\"."},
-    ]  # fmt: skip
-
-
 def _write_latency(folder: Path, names: list[str]) -> None:
     rows = {label: {"median_ms": 1.0 + 0.4 * k, "spread_ms": 0.1} for k, label in enumerate(names)}
     write_json(folder / "latency.json", {
@@ -173,29 +126,34 @@ def _write_latency(folder: Path, names: list[str]) -> None:
     })  # fmt: skip
 
 
-def _write_comparison(folder: Path, layers: int, seeds: int, rng: np.random.Generator) -> None:
-    by_letter = {spec.letter: name for name, spec in BLOCKS.items()}
-    rows = []
-    pair = [candidate_cost(parse_candidate(block, SETTINGS), SETTINGS, 128)[1] for block in ("self_attention", "feed_forward")]
-    baseline = layers / 2 * sum(pair)
-    for name, pattern in patterns(layers).items():
-        chosen = [parse_candidate(by_letter[letter], SETTINGS) for letter in pattern]
-        totals = np.sum([candidate_cost(one, SETTINGS, 128) for one in chosen], axis=0)
-        for seed in range(seeds):
-            loss = 2.2 - 0.05 * pattern.count("s") ** 0.5 + 0.02 * pattern.count("i") + 0.01 * rng.normal()
+def _write_comparison(folder: Path, derived: dict[str, Architecture], layers: int, seeds: int, rng: np.random.Generator) -> None:
+    """Retrainings with losses that follow a made-up law of attention and depth, the comparison, and best.json."""
+    model = {**SETTINGS.to_mapping(), "task": "causal_lm"}
+    beside = {name: Architecture.preset(name, model, layers) for name in ("interleaved", "par")}
+    rows, means = [], {}
+    for name, arch in {**derived, **beside}.items():
+        noise = 0.01 * rng.normal(size=seeds)
+        losses = 2.2 - 0.05 * arch.pattern.count("s") ** 0.5 + 0.02 * arch.pattern.count("i") + noise
+        means[name] = (losses.mean(), arch)
+        for seed, loss in enumerate(losses.tolist()):
             rows.append({
-                "name": name, "seed": seed, "pattern": pattern, "parameters": int(totals[0]) + 32768,
-                "flops_per_token": int(totals[1]) + 65536, "latency_ms": 1.0 + 0.2 * layers - 0.01 * pattern.count("i"), "steps": 200, "held_out_loss": loss,
-                "perplexity": float(np.exp(loss)), "bits_per_character": loss / float(np.log(2)),
-                "relative_flops": int(totals[1]) / baseline, "standard_error": 0.004,
+                "name": name, "seed": seed, "pattern": arch.pattern, "parameters": arch.parameters(),
+                "flops_per_token": arch.flops_per_token(128), "latency_ms": 1.0 + 0.3 * layers * arch.relative_flops(128),
+                "steps": 200, "held_out_loss": loss, "perplexity": float(np.exp(loss)),
+                "bits_per_character": loss / float(np.log(2)), "relative_flops": arch.relative_flops(128), "standard_error": 0.004,
             })  # fmt: skip
-            lines = [dumps_line({"step": step, "phase": "retrain", "loss": loss + 3 * np.exp(-step / 50) + 0.05 * rng.normal(),
-                                 "held_out_loss": loss + 3 * np.exp(-step / 50) if step % 50 == 0 else None})
-                     for step in range(0, 201, 10)]  # fmt: skip
-            home = folder / "retrain" / name / f"seed-{seed}"
-            home.mkdir(parents=True, exist_ok=True)
-            (home / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+            _write_training(folder / "retrain" / name / f"seed-{seed}", arch, loss, rng)
     write_json(folder / "comparison.json", rows)
+    min(means.values(), key=lambda one: one[0])[1].save(folder / "architectures" / "best.json")
+
+
+def _write_training(home: Path, arch: Architecture, loss: float, rng: np.random.Generator) -> None:
+    home.mkdir(parents=True)
+    arch.save(home / "architecture.json")
+    falling = {step: loss + 3 * float(np.exp(-step / 25)) for step in range(0, 201, 10)}
+    lines = [{"step": step, "phase": "retrain", "loss": value + 0.05 * rng.normal(),
+              "held_out_loss": value if step % 50 == 0 else None, "tokens_per_second": 30000.0} for step, value in falling.items()]  # fmt: skip
+    (home / "metrics.jsonl").write_text("".join(map(dumps_line, lines)), encoding="utf-8")
 
 
 def add_checkpoint(folder: Path, layers: int, candidates: int) -> None:
