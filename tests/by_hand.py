@@ -64,7 +64,8 @@ def hand_attention(block: nn.Module, x: Tensor, *, causal: bool, mask: Tensor | 
                     continue
                 weights = [math.exp(scores[b, h, i, j]) for j in keys]
                 for weight, j in zip(weights, keys):
-                    rows[b, i, h * width : (h + 1) * width] += weight / sum(weights) * values[b, j, h * width : (h + 1) * width]
+                    part = slice(h * width, (h + 1) * width)
+                    rows[b, i, part] += weight / sum(weights) * values[b, j, part]
     return rows @ block.output.weight.T
 
 

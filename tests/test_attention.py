@@ -34,7 +34,8 @@ def test_formula_with_memory(filled: int, mask: torch.Tensor | None) -> None:
 
 
 @pytest.mark.parametrize(("task", "memory_len", "lengths"), [
-    ("causal_lm", 0, [13]), ("causal_lm", 11, [5, 13]), ("causal_lm", 11, [13, 13]), ("masked_lm", 0, [13]), ("masked_lm", 0, [1]),
+    ("causal_lm", 0, [13]), ("causal_lm", 11, [5, 13]), ("causal_lm", 11, [13, 13]), ("masked_lm", 0, [13]),
+    ("masked_lm", 0, [1]),
 ])  # fmt: skip
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
 def test_relative_positions_are_distances(task: str, memory_len: int, lengths: list[int], mask: torch.Tensor | None) -> None:

@@ -22,7 +22,8 @@ LABELS = [
     f"mixture_synthesizer[heads=5,parts={'+'.join(costs.MIXTURE_PARTS)}]",
 ]  # fmt: skip
 MODELS = {
-    "learned": {}, "sinusoidal": {"position": "sinusoidal"}, "none": {"position": "none"}, "relative": {"position": "relative"},
+    "learned": {}, "sinusoidal": {"position": "sinusoidal"}, "none": {"position": "none"},
+    "relative": {"position": "relative"},
     "memory": {"position": "none", "memory_len": 11}, "relative memory": {"position": "relative", "memory_len": 23},
     "masked": {"task": "masked_lm"}, "masked relative": {"task": "masked_lm", "position": "relative"},
     "post": {"norm": "post"}, "untied": {"tie_embeddings": False}, "adaptive": {"cutoffs": (5, 11)},

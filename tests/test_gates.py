@@ -10,7 +10,8 @@ from torch import Tensor
 
 from by_hand import random_input
 from supernet.gates import (
-    RELAXATIONS, gumbel_hard_gates, gumbel_noise, mean_entropy, sampled_gates, score_function_loss, softmax_gates, temperature_at,
+    RELAXATIONS, gumbel_hard_gates, gumbel_noise, mean_entropy, sampled_gates, score_function_loss, softmax_gates,
+    temperature_at,
 )  # fmt: skip
 
 N, C = 3, 5
@@ -87,7 +88,7 @@ def test_sampled_is_a_constant_and_the_others_are_not() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("relaxation", [gumbel_hard_gates, sampled_gates])
 def test_draws_follow_the_probabilities(relaxation: Callable[..., Tensor], temperature: float) -> None:
-    """Counts of 40,000 draws against softmax(alphas / t), where t counts for `sampled` alone: chi-square, 4 degrees, p > 1e-4."""
+    """Counts of 40,000 draws against softmax(alphas / t), t for `sampled` alone: chi-square, 4 degrees, p > 1e-4."""
     alphas = torch.tensor([0.0, 1.0, -1.0, 0.5, 2.0])
     draws = 40_000
     noise = gumbel_noise((draws, C), torch.Generator().manual_seed(0))
@@ -116,7 +117,7 @@ def test_noise_comes_from_the_generator_alone() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(0, 10), (5, 50), (0, 1), (3, 4), (0, 99_999)])
 @pytest.mark.parametrize(("start", "end"), [(5.0, 0.1), (1.0, 0.7), (0.3, 3.0)])
-def test_temperature_is_exact_at_both_ends_and_strictly_between_inside(first: int, last: int, start: float, end: float) -> None:
+def test_temperature_is_exact_at_the_ends_and_strictly_between_inside(first: int, last: int, start: float, end: float) -> None:
     def at(step: int) -> float:
         return temperature_at(step, first=first, last=last, start=start, end=end)
 

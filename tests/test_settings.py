@@ -79,8 +79,9 @@ def test_a_mapping_comes_back_as_it_was(change: dict) -> None:
 
 
 def test_the_file_keys_are_those_of_the_contract() -> None:
-    keys = ["vocab_size", "d_model", "heads", "d_inner", "max_len", "memory_len", "dropout", "norm", "position", "tie_embeddings"]
-    assert list(ModelSettings().to_mapping()) == keys
+    assert list(ModelSettings().to_mapping()) == [
+        "vocab_size", "d_model", "heads", "d_inner", "max_len", "memory_len", "dropout", "norm", "position", "tie_embeddings",
+    ]  # fmt: skip
 
 
 def test_settings_are_constant_and_can_be_keys() -> None:
