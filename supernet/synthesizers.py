@@ -97,6 +97,8 @@ class FactorizedRandomLogits(Window):
 class DenseLogits(Window):
     """S_i = W2 relu(W1 X_i + b1) + b2 (section 3.1): W1 d x d_hidden, split in heads; W2 d_hidden/h x (M + L) a head."""
 
+    no_decay = ("bias",)
+
     def __init__(self, config: ModelSettings, heads: int, d_hidden: int):
         super().__init__(config, heads)
         width = d_hidden // heads
@@ -116,6 +118,8 @@ class FactorizedDenseLogits(Window):
 
     a * b = L; with memory A has ceil(M / b) more entries. The division is by the columns of the whole map, never by T.
     """
+
+    no_decay = ("bias",)
 
     def __init__(self, config: ModelSettings, heads: int, a: int, b: int):
         super().__init__(config, heads)
