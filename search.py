@@ -9,12 +9,13 @@ ALL = ("run", "data", "model", "search", "derive", "retrain")
 
 
 class Command(NamedTuple):
-    """A command's help, its positional arguments ("" none, "NAME" one, "NAME..." one or more), sections and function."""
+    """A command's help, its sections, its function, its positional argument (name, help, whether several) and formats."""
 
     help: str
-    positional: str
     sections: tuple[str, ...]
     call: Callable
+    positional: tuple[str, str, bool] | None = None
+    formats: tuple[str, ...] = ()
 
 
 def run(config, arguments, stop) -> None:
@@ -71,17 +72,23 @@ def report(config, arguments, stop) -> None:
     report_run(Path(arguments.RUN))
 
 
+A_RUN = ("RUN", "run folder", False)
+ARCH_HELP = "architecture file, preset, or pattern such as (sfff)x6(f)x8"
 COMMANDS = {
-    "run": Command("search, derive, plot, retrain the candidates, report", "", ALL, run),
-    "search": Command("train the supernet only", "", ALL, search),
-    "derive": Command("probabilities -> architecture files", "RUN", ("derive",), derive),
-    "plot": Command("redraw every picture from the run's files", "RUN", (), plot),
-    "retrain": Command("train architectures from scratch, side by side", "ARCH...", ALL, retrain),
-    "evaluate": Command("loss of a retrained model on a split", "CHECKPOINT", ALL, evaluate),
-    "latency": Command("measure every candidate block on this device", "", ALL, latency),
-    "show": Command("print an architecture: pattern, parameters, FLOPs, latency", "ARCH", ("model", "derive"), show),
-    "report": Command("rebuild report.html from the run's files", "RUN", (), report),
-}
+    "run": Command("search, derive, plot, retrain the candidates, report", ALL, run),
+    "search": Command("train the supernet only", ALL, search),
+    "derive": Command("probabilities -> architecture files", ("derive",), derive, A_RUN),
+    "plot": Command("redraw every picture from the run's files", (), plot, A_RUN),
+    "retrain": Command("train architectures from scratch, side by side", ALL, retrain, ("ARCH", ARCH_HELP, True)),
+    "evaluate": Command(
+        "loss of a retrained model on a split", ("run", "data"), evaluate,
+        ("CHECKPOINT", "model.safetensors of a retraining, or its folder", False)),
+    "latency": Command("measure every candidate block on this device", ("run", "data", "model", "search"), latency),
+    "show": Command(
+        "print an architecture: pattern, parameters, FLOPs, latency", ("model", "derive"), show, ("ARCH", ARCH_HELP, False),
+        ("text", "json", "pattern", "tuple")),
+    "report": Command("rebuild report.html from the run's files", (), report, A_RUN),
+}  # fmt: skip
 
 
 def usage() -> str:
@@ -95,35 +102,44 @@ def usage() -> str:
 
 
 def parse(name: str, arguments: list[str]):
-    """(config, namespace) of a command; UserError for a mistake."""
-    from nas.options import build_command_parser, config_from_namespace, parse_arguments
+    """(configuration, everything parsed) of a command; None for both where `--print_config` was answered."""
+    from nas.config import check_ranges
+    from nas.options import Positional, parse_command, print_config
 
     command = COMMANDS[name]
-    parser = build_command_parser(name, command.help, command.sections, command.positional)
-    namespace = parse_arguments(parser, arguments)
-    return config_from_namespace(namespace), namespace
+    config, namespace, wants_print = parse_command(
+        name, command.help, command.sections, arguments,
+        positional=Positional(*command.positional) if command.positional else None, formats=command.formats,
+    )  # fmt: skip
+    check_ranges(config)
+    if wants_print:
+        if command.sections == ALL:
+            config.check()
+        print_config(config, command.sections)
+        return None, None
+    return config, namespace
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and leave with the contract's exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in ("-h", "--help"):
-        print(usage())
-        return
-    if not arguments or arguments[0].startswith("-"):
-        arguments = ["run", *arguments]
-    name, *rest = arguments
     from nas.exit_codes import exit_codes
+    from nas.stop import StopFlag
     from supernet.errors import UserError, did_you_mean
 
     with exit_codes():
+        stop = StopFlag().install()
+        arguments = sys.argv[1:] if arguments is None else arguments
+        if arguments and arguments[0] in ("-h", "--help"):
+            print(usage())
+            return
+        if not arguments or arguments[0].startswith("-"):
+            arguments = ["run", *arguments]
+        name, *rest = arguments
         if name not in COMMANDS:
             raise UserError(f"{name}: unknown command{did_you_mean(name, COMMANDS)}")
-        from nas.stop import StopFlag
-
-        stop = StopFlag().install()
         config, namespace = parse(name, rest)
-        COMMANDS[name].call(config, namespace, stop)
+        if config is not None:
+            COMMANDS[name].call(config, namespace, stop)
 
 
 if __name__ == "__main__":

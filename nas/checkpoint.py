@@ -2,6 +2,8 @@
 
 import io
 import json
+import pickle
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,29 +21,52 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
     """Write `checkpoint.pt` whole or not at all; the one before it stays as `checkpoint.previous.pt`."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    current = folder / CURRENT
+    current, new = folder / CURRENT, folder / f".{CURRENT}.tmp"
+    write_atomic(new, buffer.getvalue())  # on disk before the last good one moves
     if current.exists():
         current.replace(folder / PREVIOUS)
-    write_atomic(current, buffer.getvalue())
+    new.replace(current)
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """The newest state that is whole, or None where there is none; a corrupt file is passed over (zip checksums)."""
+def restore(state: Any, folder: Path) -> None:
+    """Give `state.load` the newest checkpoint that is whole, where there is one.
+
+    A torn or foreign file (zip checksums, torch's own safe reader) is passed over with a warning on standard error. UserError
+    when none of those there can be used.
+    """
     found = [path for path in (folder / CURRENT, folder / PREVIOUS) if path.exists()]
     for path in found:
-        if _is_whole(path):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        saved = _read(path)
+        if saved is None:
+            warn(f"{path} is corrupt; looking for the checkpoint before it")
+            continue
+        try:
+            state.load(saved)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"{path}: not a checkpoint of this run: {reason}; start the run in another folder") from None
+        if path.name == PREVIOUS:
+            warn(f"going on from {path}, step {saved['step']}")
+        return
     if found:
         raise UserError(f"{found[0]}: the checkpoint is corrupt, and there is no earlier one; start the run in another folder")
-    return None
 
 
-def _is_whole(path: Path) -> bool:
+def warn(message: str) -> None:
+    """A line on standard error."""
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The state in a file that is a whole zip, nothing in it packed smaller than it is; None for any other."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return archive.testzip() is None
-    except (zipfile.BadZipFile, OSError, EOFError):
-        return False
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()) or archive.testzip() is not None:
+                return None
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, pickle.UnpicklingError):
+        return None
+    return saved if isinstance(saved, dict) else None
 
 
 class MetricsLog:
@@ -65,13 +90,16 @@ class MetricsLog:
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of an earlier process; its last one may be torn."""
+    """The lines of an earlier process up to the first that is torn."""
     if not path.exists():
         return []
     lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            values = json.loads(line)
+            if not isinstance(values["step"], int):
+                break
+        except (ValueError, KeyError, TypeError, RecursionError):
             break
+        lines.append(values)
     return lines

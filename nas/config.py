@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
-import yaml
-
-from derive.strict_json import read_bytes
+from nas.yaml_file import dump_yaml, read_yaml
 from supernet.errors import SettingError, UserError
 from supernet.settings import ModelSettings
 from supernet.blocks import BLOCKS, Candidate, parse_candidate
@@ -190,7 +188,7 @@ class Config:
 
     def check(self) -> None:
         """Raise SettingError for the first value that is out of range or does not fit the others."""
-        _check_ranges(self)
+        check_ranges(self)
         if self.model.task != "causal_lm":
             raise SettingError("model.task", f"{self.model.task} cannot be trained by this version; use causal_lm")
         if self.model.max_len is not None and self.data.seq_len > self.model.max_len:
@@ -216,7 +214,7 @@ class Config:
 
     def to_yaml(self) -> str:
         """The resolved configuration; valid input of `--config`."""
-        return yaml.safe_dump(dataclasses.asdict(self), sort_keys=False, allow_unicode=True, width=110)
+        return dump_yaml(dataclasses.asdict(self))
 
 
 def load_run_config(folder: Path) -> Config:
@@ -224,18 +222,14 @@ def load_run_config(folder: Path) -> Config:
     path = folder / "config.yaml"
     if not path.exists():
         raise UserError(f"{folder}: not a run folder: it has no config.yaml")
+    from nas.options import config_from_values
+
+    config = config_from_values(read_yaml(path), Config(), source=str(path))
     try:
-        values = yaml.safe_load(read_bytes(path))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    return config_from_mapping(values, str(path))
-
-
-def config_from_mapping(values: Any, source: str) -> Config:
-    """A configuration from the mapping that `to_yaml` writes, through the same parser as the command line."""
-    from nas.options import parse_mapping
-
-    return parse_mapping(values, source)
+        config.check()
+    except SettingError as error:
+        raise SettingError(f"{path}: {error.path}", str(error).removeprefix(f"{error.path}: ")) from None
+    return config
 
 
 # key -> (least, whether the least itself is allowed, most)
@@ -259,13 +253,21 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
 }  # fmt: skip
 
 
-def _check_ranges(config: Config) -> None:
+def check_ranges(config: Config) -> None:
+    """Raise SettingError for the first number that lies outside its key's range."""
     for key, (least, closed, most) in _RANGES.items():
         section, name = key.split(".")
         value = getattr(getattr(config, section), name)
         if value is None:
             continue
         if not (least <= value if closed else least < value) or value > most or not math.isfinite(value):
-            low = f"at least {least:g}" if closed else f"above {least:g}"
-            high = "" if most == math.inf else f" and at most {most:g}"
-            raise SettingError(key, f"expected a value {low}{high}, got {value}")
+            low = f"at least {least}" if closed else f"above {least}"
+            high = "" if most == math.inf else f" and at most {most}"
+            raise SettingError(key, f"expected a value {low}{high}, got {_number(value)}")
+
+
+def _number(value: float) -> str:
+    try:
+        return str(value)
+    except ValueError:  # Python does not write integers of more than some thousand digits
+        return "an integer of thousands of digits"

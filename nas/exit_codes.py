@@ -12,33 +12,53 @@ from supernet.errors import RunFailed, UserError
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """Turn the tool's exceptions into one `error:` line and the exit code of the contract."""
+    """Turn the tool's exceptions into one `error:` line and the exit code of the contract; flushes standard output."""
     try:
         yield
-    except UserError as error:
-        _leave(str(error), 2)
-    except Stopped as error:
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except RunFailed as error:
-        _leave(str(error), 3)
+        _flush()
+    except (SystemExit, GeneratorExit):
+        raise
     except BrokenPipeError:  # the reader of our output left, as `| head` does
+        _drop_output()
         sys.exit(0)
-    except OSError as error:
-        _leave(f"{error.filename or 'file'}: {error.strerror or error}", 3)
-    except Exception as error:  # a defect of ours: still one line, and a way to see more
-        if os.environ.get("PAR_SEARCH_TRACEBACK"):
-            traceback.print_exc()
-        if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error):
-            _leave(f"out of memory: {_first_line(error)}; lower data.batch_size, data.seq_len or model.d_model", 3)
-        _leave(f"{type(error).__name__}: {_first_line(error)} (set PAR_SEARCH_TRACEBACK=1 to see where)", 3)
+    except BaseException as error:
+        code, message = outcome(error)
+        if message:
+            print(f"error: {' '.join(message.split())}", file=sys.stderr)
+        sys.exit(code)
 
 
-def _leave(message: str, code: int) -> None:
-    if message:
-        print(f"error: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(code)
+def _flush() -> None:
+    try:
+        if sys.stdout:  # None where it was closed before the start
+            sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        raise
+
+
+def _drop_output() -> None:
+    """Let the flush at the interpreter's exit find no broken pipe or full disk."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def outcome(error: BaseException) -> tuple[int, str]:
+    """(exit code, message) that an exception stands for; no message where there is nothing to say."""
+    if isinstance(error, UserError):
+        return 2, str(error)
+    if isinstance(error, Stopped):
+        return error.exit_code, ""
+    if isinstance(error, KeyboardInterrupt):
+        return 130, ""
+    if isinstance(error, RunFailed):
+        return 3, str(error)
+    if os.environ.get("PAR_SEARCH_TRACEBACK"):
+        traceback.print_exception(error)
+    if isinstance(error, OSError):
+        return 3, f"{error.filename or 'file'}: {error.strerror or error}"
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "can't allocate memory" in str(error):
+        return 3, f"out of memory: {_first_line(error)}; lower data.batch_size, data.seq_len or model.d_model"
+    return 3, f"{type(error).__name__}: {_first_line(error)} (set PAR_SEARCH_TRACEBACK=1 to see where)"
 
 
 def _first_line(error: BaseException) -> str:

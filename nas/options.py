@@ -1,16 +1,18 @@
 """Command line and YAML through one jsonargparse parser, and one-line errors that name the key."""
 
 import dataclasses
-import difflib
 import re
+import typing
 import warnings
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import jsonargparse
 
 from nas.config import Config, DataConfig
-from supernet.errors import SettingError, UserError
+from nas.yaml_file import dump_yaml, read_yaml
+from supernet.errors import SettingError, UserError, did_you_mean
 
 SECTIONS = {field.name: field.type for field in dataclasses.fields(Config)}
 
@@ -23,97 +25,225 @@ class EvaluateDataConfig(DataConfig):
     """part of the text to evaluate on"""
 
 
+class Positional(NamedTuple):
+    """A positional argument's name, and whether it may stand several times."""
+
+    name: str
+    help: str
+    many: bool = False
+
+
 class OneLineParser(jsonargparse.ArgumentParser):
     """A parser whose mistakes come back as UserError instead of usage text and an exit."""
 
     def error(self, message: str, *args: Any, **kwargs: Any) -> None:
         """Raise UserError with the message on one line."""
-        raise UserError(explain(str(message), self.known_keys()))
-
-    def known_keys(self) -> list[str]:
-        """Every `section.key` that the parser takes."""
-        return [action.dest for action in self._actions if action.dest not in ("help", "config", "print_config")]
+        raise UserError(explain(str(message)))
 
 
 def build_parser(
-    command: str, description: str, sections: Sequence[str], *, base: Config | None = None, config_file: bool = True
-) -> OneLineParser:
-    """A parser for one command: `--config`, `--print_config` and the keys of `sections`, with the defaults of `base`."""
+    command: str, description: str, sections: Sequence[str], *, base: Config | None = None,
+    positional: Positional | None = None, formats: Sequence[str] = (),
+) -> OneLineParser:  # fmt: skip
+    """A parser for one command: its positional argument and the keys of `sections`, with the defaults of `base`.
+
+    `--config` and `--print_config` are in its help only; `parse_command` takes them out before.
+    """
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = OneLineParser(prog=f"search.py {command}", description=description, exit_on_error=False)
-    if config_file:
-        parser.add_argument("--config", action="config", help="YAML file with any of the sections below")
-    base = base or Config()
+    parser = OneLineParser(prog=f"search.py {command}", description=description, exit_on_error=False, allow_abbrev=False)
+    if positional:
+        parser.add_argument(positional.name, type=str, nargs="+" if positional.many else None, help=positional.help)
+    if formats:
+        parser.add_argument("--format", type=Literal[tuple(formats)], default=formats[0], help="what to print")
+    if sections:
+        parser.add_argument("--config", type=str, help="YAML file with any of the sections below; options come on top of it")
+        parser.add_argument("--print_config", action="store_true", help="print the resolved YAML and stop")
     for section in sections:
-        kind, default = SECTIONS[section], getattr(base, section)
-        if command == "evaluate" and section == "data":
-            kind, default = EvaluateDataConfig, EvaluateDataConfig()
+        kind, default = section_type(command, section), getattr(base or Config(), section)
+        if not isinstance(default, kind):
+            default = kind(**dataclasses.asdict(default))
         parser.add_argument(f"--{section}", type=kind, default=default)
     return parser
 
 
-def build_command_parser(command: str, description: str, sections: Sequence[str], positional: str) -> OneLineParser:
-    """`build_parser` with a command's positional arguments: "RUN" one, "ARCH..." one or more, "" none."""
-    parser = build_parser(command, description, sections, config_file=len(sections) > 2)
-    if positional.endswith("..."):
-        parser.add_argument(positional[:-3], type=str, nargs="+", help="file, preset or pattern")
-    elif positional:
-        parser.add_argument(positional, type=str)
-    if command == "show":
-        parser.add_argument("--format", type=Literal["text", "json", "pattern", "tuple"], default="text", help="what to print")
-    return parser
+def section_type(command: str, section: str) -> type:
+    """The dataclass of a section; `evaluate` has one key more."""
+    return EvaluateDataConfig if (command, section) == ("evaluate", "data") else SECTIONS[section]
 
 
-def parse_arguments(parser: OneLineParser, arguments: Sequence[str]) -> jsonargparse.Namespace:
-    """The parsed namespace with dataclass sections; UserError on one line for any mistake."""
+def parse_command(
+    command: str, description: str, sections: Sequence[str], arguments: Sequence[str], *,
+    positional: Positional | None = None, formats: Sequence[str] = (),
+) -> tuple[Config, jsonargparse.Namespace, bool]:  # fmt: skip
+    """(configuration, everything that was parsed, whether `--print_config` was given); UserError for any mistake.
+
+    Wherever `--config FILE` stands, the options come on top of it. Its sections that the command has no use for are read over.
+    """
+    files, rest = _take_option(arguments, "--config") if sections else ([], list(arguments))
+    wants_print = bool(sections) and "--print_config" in rest
+    rest = [argument for argument in rest if not (sections and argument == "--print_config")]
+    base = Config()
+    for file in files:
+        base = config_from_values(read_yaml(file) or {}, base, command, source=file)
+    parser = build_parser(command, description, sections, base=base, positional=positional, formats=formats)
+    namespace = _parsed(parser, lambda: parser.parse_args(_readable(rest)), "")
+    return _with_sections(base, namespace, ""), namespace, wants_print
+
+
+def config_from_values(values: Any, base: Config, command: str = "run", *, source: str) -> Config:
+    """`base` with the values of a YAML file's mapping on top, not yet checked; UserError names the file and key."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{source}: expected sections such as run and search, got {_short(values)}")
+    _check_keys(values, command, source)
+    given = [section for section in SECTIONS if section in values]
+    parser = build_parser(command, "", given, base=base)
+    plain = {section: dict(values[section]) for section in given}
+    return _with_sections(base, _parsed(parser, lambda: parser.parse_object(plain), f"{source}: "), f"{source}: ")
+
+
+def print_config(config: Config, sections: Sequence[str]) -> None:
+    """Print the sections that a command has as YAML, valid input of `--config`."""
+    values = dataclasses.asdict(config)
+    print(dump_yaml({section: values[section] for section in sections}), end="")
+
+
+def _take_option(arguments: Sequence[str], option: str) -> tuple[list[str], list[str]]:
+    """The values of every `option VALUE` and `option=VALUE`, and the other arguments."""
+    values, rest, waiting = [], [], iter(arguments)
+    for argument in waiting:
+        if argument == option:
+            value = next(waiting, None)
+            values.append(value)
+        elif argument.startswith(f"{option}="):
+            values.append(argument.removeprefix(f"{option}="))
+        else:
+            rest.append(argument)
+    if not all(values):
+        raise UserError(f"{option.lstrip('-')}: expected a file")
+    return values, rest
+
+
+def _readable(arguments: list[str]) -> list[str]:
+    for argument in arguments:
+        if not argument.isascii() and any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise UserError(f"{argument.encode('utf-8', 'backslashreplace').decode()}: not UTF-8; rename the file or give another value")
+        if argument.startswith("-") and not argument.lstrip("-"):
+            raise UserError(f"{argument}: unexpected argument; options are written --section.key VALUE")
+    return arguments
+
+
+def _parsed(parser: OneLineParser, parse: Any, source: str) -> jsonargparse.Namespace:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return parser.instantiate(parser.parse_args(list(arguments)))
-    except UserError:
-        raise
-    except (jsonargparse.ArgumentError, TypeError, ValueError, RecursionError, OSError) as error:
-        raise UserError(explain(str(error), parser.known_keys())) from None
+            return parser.instantiate(parse())
+    except UserError as error:
+        raise UserError(f"{source}{error}") from None
+    except (jsonargparse.ArgumentError, TypeError, ValueError, KeyError, RecursionError, OSError) as error:
+        raise UserError(f"{source}{explain(str(error))}") from None
 
 
-def config_from_namespace(namespace: jsonargparse.Namespace, base: Config | None = None) -> Config:
-    """The sections that were parsed, on top of `base`; not yet checked."""
+def _with_sections(base: Config, namespace: jsonargparse.Namespace, source: str) -> Config:
+    """`base` with the parsed sections; refuses null where a key has no null, and text that is not UTF-8."""
     sections = {name: getattr(namespace, name) for name in SECTIONS if hasattr(namespace, name)}
-    return dataclasses.replace(base or Config(), **sections)
+    for name, section in sections.items():
+        for field in dataclasses.fields(section):
+            value, key = getattr(section, field.name), f"{source}{name}.{field.name}"
+            if value is None and type(None) not in typing.get_args(field.type):
+                raise SettingError(key, f"expected {expected(field.type)}, got null")
+            if isinstance(value, str) and not value.strip():
+                raise SettingError(key, f"expected {expected(field.type)}, got nothing")
+            if not _is_utf8(value):
+                raise SettingError(key, f"not UTF-8: {_short(value)}")
+    return dataclasses.replace(base, **sections)
 
 
-def parse_mapping(values: Any, source: str) -> Config:
-    """A checked configuration from the mapping of a `config.yaml`; UserError names the file and key."""
-    if not isinstance(values, dict):
-        raise UserError(f"{source}: expected sections such as run and search, got {type(values).__name__}")
-    parser = build_parser("run", "", list(SECTIONS))
+def _is_utf8(value: Any) -> bool:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            config = config_from_namespace(parser.instantiate(parser.parse_object(values)))
-        config.check()
-        return config
-    except SettingError as error:
-        raise SettingError(f"{source}: {error.path}", str(error).removeprefix(f"{error.path}: ")) from None
-    except (jsonargparse.ArgumentError, TypeError, ValueError, KeyError, RecursionError) as error:
-        raise UserError(f"{source}: {explain(str(error), parser.known_keys())}") from None
+        str(value).encode("utf-8")
+    except ValueError:  # a surrogate; or a number of so many digits that Python does not write it
+        return False
+    return True
 
 
-def explain(message: str, known: Sequence[str]) -> str:
-    """jsonargparse's message on one line, in the words of this tool, with the nearest known key."""
+def _check_keys(values: Mapping[Any, Any], command: str, source: str) -> None:
+    for section, keys in values.items():
+        if not isinstance(section, str) or section not in SECTIONS:
+            raise UserError(f"{source}: {_short(section)}: unknown section{did_you_mean(str(section), SECTIONS)}")
+        if not isinstance(keys, Mapping):
+            raise UserError(f"{source}: {section}: expected keys with values, got {_short(keys)}")
+        known = [field.name for field in dataclasses.fields(section_type(command, section))]
+        for key in keys:
+            if key not in known:
+                raise UserError(f"{source}: {section}.{_short(key)}: unknown key{did_you_mean(str(key), known)}")
+
+
+def explain(message: str) -> str:
+    """jsonargparse's message on one line, in the words of this tool: the key, what it takes, what it got."""
     line = " ".join(message.split())
-    line = re.sub(r'^Parser key "([^"]*)": ', r"\1: ", line)
-    line = re.sub(r"Expected a <class '(\w+)'>\.? Got value: (.*)", _expected, line)
-    line = re.sub(r"Expected a typing\.Literal\[(.*?)\]\.? Got value: (.*)", r"expected one of \1, got \2", line)
-    unknown = re.search(r"unrecognized arguments: (\S+)", line) or re.search(r"[Kk]ey '?([\w.]+)'? is not expected", line)
+    unknown = re.search(r"unrecognized arguments: (\S+)", line)
     if unknown:
-        key = unknown[1].lstrip("-").split("=")[0]
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {close[0]}?" if close else "see --help for the known keys"
-        return f"{key}: unknown key; {hint}"
-    return line
+        return _unknown(unknown[1])
+    missing = re.search(r"the following arguments are required: (.+)", line)
+    if missing:
+        return f"{missing[1]}: is missing; --help says what it is"
+    key = re.search(r'Parser key "([\w.]+)"', line) or re.match(r"argument --([\w.]+):", line)
+    if not key:
+        return line
+    got = re.search(r"Given value:(.*)$", line) or re.search(r"(?:Got value:|Unable to load config)(.*?)(?: - .*)?$", line)
+    takes = _takes(key[1])
+    return f"{key[1]}: expected {takes}, got {_short(got[1] if got else '') or 'nothing'}" if takes else line
 
 
-def _expected(found: re.Match) -> str:
-    names = {"int": "an integer", "float": "a number", "bool": "true or false", "list": "a list such as [a, b]", "str": "text"}
-    return f"expected {names.get(found[1], found[1])}, got {found[2]}"
+def _unknown(argument: str) -> str:
+    if not argument.startswith("-"):
+        return f"{_short(argument)}: unexpected argument; options are written --section.key VALUE"
+    key = argument.lstrip("-").split("=")[0]
+    known = [f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)]
+    if key in known:
+        return f"{key}: this command does not take it; --help lists the keys that it takes"
+    hint = did_you_mean(key, known)
+    return f"{_short(key)}: unknown key{hint if 'mean' in hint else '; --help lists the keys of this command'}"
+
+
+def _takes(key: str) -> str | None:
+    """What a `section.key` (or a section) takes, in words."""
+    section, _, name = key.partition(".")
+    if section == "format":
+        return "one of text, json, pattern, tuple"
+    if section not in SECTIONS:
+        return None
+    types = {field.name: field.type for field in dataclasses.fields(EvaluateDataConfig if section == "data" else SECTIONS[section])}
+    if not name:
+        return f"keys with values such as {{{next(iter(types))}: ...}}"
+    return expected(types[name]) if name in types else None
+
+
+def expected(kind: Any) -> str:
+    """What a field of this type takes, in words."""
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+    if kind in words:
+        return words[kind]
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(parts)}"
+    if origin is list:
+        return f"a list such as {_LISTS[kind]}" if kind in _LISTS else "a list"
+    if type(None) in parts:
+        return f"{expected(next(part for part in parts if part is not type(None)))} or null"
+    return str(kind)
+
+
+_LISTS = {
+    list[str]: "[interleaved, par]",
+    list[typing.Union[str, dict[str, Any]]]: "[self_attention, {block: feed_forward, d_inner: 64}]",
+    list[dict[str, Any]]: "[{block: identity, at_most: 3}]",
+}
+
+
+def _short(value: Any) -> str:
+    try:
+        text = " ".join(str(value).split())
+    except ValueError:
+        text = "a number with thousands of digits"
+    return text if len(text) <= 80 else f"{text[:77]}..."

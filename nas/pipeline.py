@@ -12,32 +12,33 @@ from nas.compare import choose_best, sentence, table, write_comparison
 from nas.config import Config
 from nas.costs_table import build_costs
 from nas.data import Corpus, load_corpus
-from nas.derive_stage import derive_stage, print_derived, print_verdicts
+from nas.derive_stage import derive_stage, print_verdicts
 from nas.latency import measure_candidates
 from nas.plots import draw_all
+from nas.preflight import check_run
 from nas.process import choose_machine, count_workers, run_jobs
 from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder
 from nas.search_loop import run_search
 from nas.stop import StopFlag
 from nas.train import train_architecture
-from supernet.errors import SettingError
 
 
 def run_everything(config: Config, stop: StopFlag) -> None:
     """Search, derive, plot, retrain the candidates, compare, report."""
     config.check()
-    check_retrain_names(config)
     corpus = load_corpus(config.data)
     choose_machine(config.run)
-    against = architectures_against(config, corpus.vocab_size)
+    against = check_run(config, corpus)
     folder = choose_folder(config)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
         if (folder / "report.html").exists() and (folder / "comparison.json").exists():
             note("the run is finished; nothing to do")
         else:
-            search_stage(config, corpus, folder, stop)
+            with stop.deferred():  # so that even a stop before the first step leaves a checkpoint
+                search_stage(config, corpus, folder, stop)
+            (folder / "report.html").unlink(missing_ok=True)  # one of the search alone; the new one marks the end
             derived = derive_stage(folder, config.derive)
             retrain_stage(config, [*(derived[name] for name in config.retrain.architectures), *against], folder, stop)
             compare_stage(config, corpus, folder, list(derived))
@@ -54,9 +55,11 @@ def search_only(config: Config, stop: StopFlag) -> None:
     folder = choose_folder(config)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
-        search_stage(config, corpus, folder, stop)
-        draw_all(folder)
-        write_report(folder)
+        if not (folder / "report.html").exists():
+            with stop.deferred():
+                search_stage(config, corpus, folder, stop)
+            draw_all(folder)
+            write_report(folder)
         print_verdicts(folder)
 
 
@@ -71,9 +74,10 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
     for arch in architectures:
         check_fits(arch, config, corpus)
     folder = choose_folder(config)
+    homes = [folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)]
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
-        if not (folder / "report.html").exists():
+        if not all((home / "result.json").exists() for home in homes) or not (folder / "report.html").exists():
             retrain_stage(config, architectures, folder, stop)
             compare_stage(config, corpus, folder, [arch.name for arch in wanted])
             draw_all(folder)
@@ -100,7 +104,8 @@ def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag) -
             for name in ("config.yaml", "data.json", "latency.json"):
                 shutil.copyfile(folder / name, home / name)
     jobs = [(config, home, seed) for seed, home in homes.items() if not search_finished(home)]
-    run_jobs(search_job, jobs, count_workers(config.run, len(jobs)), stop)
+    # workers by all jobs, not by those left: how many threads each has decides the last bits of its sums
+    run_jobs(search_job, jobs, count_workers(config.run, len(homes)), stop)
     if config.search.seeds > 1:
         write_agreement(folder, list(homes.values()))
 
@@ -120,17 +125,22 @@ def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFl
     run_search(config, corpus, costs, home, seed, machine, stop, slot)
 
 
+def retrain_seeds(config: Config) -> range:
+    """Seeds of the trainings of each architecture."""
+    return range(config.run.seed, config.run.seed + config.retrain.seeds)
+
+
 def retrain_stage(config: Config, architectures: list[Architecture], folder: Path, stop: StopFlag) -> None:
     """Train every architecture with every seed; equal layouts are trained once and their files copied."""
-    seeds = range(config.run.seed, config.run.seed + config.retrain.seeds)
+    seeds = retrain_seeds(config)
     first_of: dict[tuple, Architecture] = {}
     for arch in architectures:
         first_of.setdefault((arch.layers, arch.model), arch)
     jobs = [
         (config, arch, folder / "retrain" / arch.name / f"seed-{seed}", seed) for seed in seeds for arch in first_of.values()
     ]
-    jobs = [job for job in jobs if not (job[2] / "result.json").exists()]
-    run_jobs(retrain_job, jobs, count_workers(config.run, len(jobs)), stop)
+    left = [job for job in jobs if not (job[2] / "result.json").exists()]
+    run_jobs(retrain_job, left, count_workers(config.run, len(jobs)), stop)
     for arch in architectures:
         twin = first_of[(arch.layers, arch.model)]
         if twin is not arch:
@@ -156,17 +166,10 @@ def compare_stage(config: Config, corpus: Corpus, folder: Path, derived: list[st
     names = [home.name for home in sorted((folder / "retrain").iterdir()) if home.is_dir()]
     order = {name: position for position, name in enumerate(derived)}
     names.sort(key=lambda name: (order.get(name, len(order)), name))
-    seeds = list(range(config.run.seed, config.run.seed + config.retrain.seeds))
+    seeds = list(retrain_seeds(config))
     rows = write_comparison(folder, names, seeds, config, corpus, choose_machine(config.run))
     best = choose_best(rows).name
     Architecture.load(folder / "retrain" / best / f"seed-{seeds[0]}" / "architecture.json").save(folder / "architectures" / "best.json")
-
-
-def check_retrain_names(config: Config) -> None:
-    """`retrain.architectures` must be names that derivation gives."""
-    for name in config.retrain.architectures:
-        if name not in ("argmax", "par-rule", "budget"):
-            raise SettingError("retrain.architectures", f"unknown name {name!r}; known: argmax, par-rule, budget")
 
 
 def note(message: str) -> None:

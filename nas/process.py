@@ -3,17 +3,21 @@
 import contextlib
 import hashlib
 import os
-import time
+import signal
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from torch import multiprocessing
 
 from nas.config import RunConfig
-from nas.exit_codes import exit_codes
-from nas.stop import StopFlag, Stopped
+from nas.exit_codes import outcome
+from nas.stop import SIGNALS, StopFlag, Stopped
 from supernet.errors import RunFailed, SettingError, UserError
 
 
@@ -64,8 +68,13 @@ def generator_from(*parts: object) -> torch.Generator:
 def count_workers(run: RunConfig, jobs: int) -> int:
     """Processes to run `jobs` in: `run.workers`, or one a core on a CPU and one on a GPU."""
     on_gpu = run.device.startswith("cuda") or (run.device == "auto" and torch.cuda.is_available())
-    wanted = run.workers or (1 if on_gpu else len(os.sched_getaffinity(0)))
+    wanted = run.workers or (1 if on_gpu else count_cores())
     return max(1, min(wanted, jobs))
+
+
+def count_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_jobs(function: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int, stop: StopFlag) -> None:
@@ -78,59 +87,83 @@ def run_jobs(function: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
         for job in jobs:
             function(*job, slot=0, stop=stop)
         return
-    context = multiprocessing.get_context("spawn")
-    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+    threads = max(1, count_cores() // workers)
     waiting, running = list(jobs), {}
-    failed: int | None = None
-    while running or (waiting and failed is None and stop.signal_number is None):
-        for slot in range(workers):
-            if waiting and slot not in running and failed is None and stop.signal_number is None:
-                running[slot] = context.Process(target=_run_job, args=(function, waiting.pop(0), slot, threads))
-                running[slot].start()
-        for slot, process in list(running.items()):
-            process.join(timeout=0.02)
-            if process.exitcode is not None:
-                del running[slot]
-                failed = failed if failed is not None or process.exitcode == 0 else process.exitcode
-        if (failed is not None or stop.signal_number is not None) and running:
-            _stop_all(running.values())
-    stop.check()
+    failed: tuple[int, str] | None = None
+    with stop.deferred():
+        while running or (waiting and failed is None and stop.signal_number is None):
+            for slot in range(workers):
+                if waiting and slot not in running and failed is None and stop.signal_number is None:
+                    running[slot] = _Worker(function, waiting.pop(0), slot, threads)
+            for slot, worker in list(running.items()):
+                ended = worker.outcome(patience=0.02)
+                if ended is not None:
+                    del running[slot]
+                    failed = failed or (ended if ended[0] else None)
+            if failed is not None or stop.signal_number is not None:
+                for worker in running.values():
+                    worker.stop()
     if failed is not None:
-        _raise_for(failed)
+        _raise_for(*failed)
 
 
-def _stop_all(processes: Any) -> None:
-    for process in processes:
-        if process.is_alive():
-            process.terminate()  # SIGTERM: each finishes its step and writes a checkpoint
-    time.sleep(0.05)
-
-
-def _raise_for(exit_code: int) -> None:
+def _raise_for(exit_code: int, message: str) -> None:
     if exit_code in (130, 143):
         raise Stopped(exit_code - 128)
-    if exit_code == 2:
-        raise SilentUserError
-    raise SilentRunFailed(exit_code)
+    raise UserError(message) if exit_code == 2 else RunFailed(message)
 
 
-class SilentUserError(UserError):
-    """A worker has already printed the error line."""
+class _Worker:
+    """A process that does one job, and the pipe through which it says how it ended."""
 
-    def __init__(self) -> None:
-        super().__init__("")
+    def __init__(self, function: Callable[..., None], job: tuple[Any, ...], slot: int, threads: int):
+        context = multiprocessing.get_context("spawn")
+        self._said, saying = context.Pipe(duplex=False)
+        self._process = context.Process(target=_run_job, args=(function, job, slot, threads, saying))
+        self._asked_to_stop = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited: a new process takes signals when it can act on them
+        try:
+            self._process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        saying.close()
+
+    def outcome(self, patience: float) -> tuple[int, str] | None:
+        """(exit code, message) once the process has ended, after at most `patience` seconds; else None."""
+        self._process.join(timeout=patience)
+        code = self._process.exitcode
+        if code is None:
+            return None
+        with self._said, contextlib.suppress(EOFError):
+            return self._said.recv()
+        died = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        hint = "; when memory is short, set run.workers to 1" if code == -signal.SIGKILL else ""
+        return 3, f"a worker process {died}; its last checkpoint is kept{hint}"
+
+    def stop(self) -> None:
+        """Ask once; the process finishes its step and writes a checkpoint."""
+        if not self._asked_to_stop and self._process.is_alive():
+            self._asked_to_stop = True
+            self._process.terminate()
 
 
-class SilentRunFailed(RunFailed):
-    """A worker has already printed the error line, or died without a word."""
-
-    def __init__(self, exit_code: int) -> None:
-        killed = f"a worker process was killed by signal {-exit_code}" if exit_code < 0 else ""
-        super().__init__(killed)
-
-
-def _run_job(function: Callable[..., None], job: tuple[Any, ...], slot: int, threads: int) -> None:
+def _run_job(function: Callable[..., None], job: tuple[Any, ...], slot: int, threads: int, saying: Connection) -> None:
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     stop = StopFlag().install()
-    with exit_codes():
-        function(*job, slot=slot, stop=stop)
+    try:
+        with stop.deferred():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            function(*job, slot=slot, stop=stop)
+    except BaseException as error:
+        said = outcome(error)
+    else:
+        said = (0, "")
+    saying.send(said)
+    sys.exit(said[0])
+
+
+def _leave_with_parent() -> None:
+    """End this process when its parent is gone, even by SIGKILL: whoever resumes the run must find no second writer."""
+    connection.wait([multiprocessing.parent_process().sentinel])
+    os._exit(128 + signal.SIGKILL)

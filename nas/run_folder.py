@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import os
+import re
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -11,7 +12,7 @@ from nas.config import Config, load_run_config
 from supernet.errors import SettingError, UserError
 
 # Keys that may differ when a run goes on: they change no number of the result.
-HARMLESS = ("run.dir", "run.resume", "run.log_every", "run.checkpoint_every")
+HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every")
 
 
 def choose_folder(config: Config) -> Path:
@@ -32,16 +33,17 @@ def open_run_folder(config: Config, folder: Path, data: dict[str, Any]) -> TextI
     Raises UserError when the folder holds a run and `run.resume` is false, when a key differs from the run's that is not
     in HARMLESS, or when another process works on the run.
     """
-    holds_run = (folder / "config.yaml").exists()
-    if holds_run and not config.run.resume:
-        raise SettingError("run.dir", f"{folder} holds a run; give another folder, or --run.resume true to go on with it")
-    if not holds_run and folder.exists() and any(folder.iterdir()):
-        raise SettingError("run.dir", f"{folder} is not empty and holds no run; give another folder")
-    if holds_run:
-        _check_same(load_run_config(folder), config)
     try:
+        holds_run = (folder / "config.yaml").exists()
+        if holds_run and not config.run.resume:
+            raise SettingError("run.dir", f"{folder} holds a run; give another folder, or --run.resume true to go on with it")
+        if not holds_run and folder.exists() and not all(path.name.startswith(".") for path in folder.iterdir()):
+            raise SettingError("run.dir", f"{folder} is not empty and holds no run; give another folder")
+        if holds_run:
+            _check_same(load_run_config(folder), config, folder)
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
+        _remove_torn_files(folder)
         if not holds_run:
             stored = dataclasses.replace(config, run=dataclasses.replace(config.run, dir=str(config.run.dir or folder)))
             write_atomic(folder / "config.yaml", stored.to_yaml().encode("utf-8"))
@@ -49,7 +51,7 @@ def open_run_folder(config: Config, folder: Path, data: dict[str, Any]) -> TextI
             write_json(folder / "data.json", data)
         return lock
     except OSError as error:
-        raise SettingError("run.dir", f"cannot write to {folder}: {error.strerror or error}") from None
+        raise SettingError("run.dir", f"cannot write to {folder}: {error.strerror or error}; give a folder that can be made") from None
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -57,12 +59,22 @@ def flat(config: Config) -> dict[str, Any]:
     return {f"{section}.{key}": value for section, keys in dataclasses.asdict(config).items() for key, value in keys.items()}
 
 
-def _check_same(old: Config, new: Config) -> None:
+def _check_same(old: Config, new: Config, folder: Path) -> None:
     before, after = flat(old), flat(new)
     changed = [key for key in before if before[key] != after[key] and key not in HARMLESS]
     if changed:
         shown = ", ".join(f"{key} (was {before[key]!r}, now {after[key]!r})" for key in changed[:5])
-        raise UserError(f"run.resume: the run was started with other settings: {shown}; only {', '.join(HARMLESS)} may change")
+        raise UserError(
+            f"run.resume: the run was started with other settings: {shown}; only {', '.join(HARMLESS)} may change "
+            f"(--config {folder / 'config.yaml'} gives the run's own)"
+        )
+
+
+def _remove_torn_files(folder: Path) -> None:
+    """Delete what a killed process had begun to write: `.NAME.` and eight letters or `tmp`."""
+    for path in folder.rglob(".*"):
+        if path.is_file() and re.fullmatch(r"\..+\.(tmp|[a-z0-9_]{8})", path.name):
+            path.unlink()
 
 
 def _lock(folder: Path) -> TextIO:

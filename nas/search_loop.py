@@ -15,7 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from derive.strict_json import write_json
-from nas.checkpoint import MetricsLog, load_checkpoint, save_checkpoint
+from nas.checkpoint import MetricsLog, restore, save_checkpoint
 from nas.config import Config
 from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
@@ -88,12 +88,10 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     """
     settings = config.search
     state = build_state(config, corpus, machine, seed)
-    saved = load_checkpoint(folder)
-    if saved is not None:
-        state.load(saved)
+    restore(state, folder)
     step_time = time.perf_counter()
     progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}", position=slot, mininterval=1.0)
-    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress:
+    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
         while state.step < settings.steps:
             numbers = weight_step(state, config, corpus, machine, seed)
             if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from derive import Architecture, build
 from derive.strict_json import dumps_line, write_atomic
-from nas.checkpoint import MetricsLog, load_checkpoint, save_checkpoint
+from nas.checkpoint import MetricsLog, restore, save_checkpoint
 from nas.config import Config
 from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
@@ -114,9 +114,7 @@ def train_architecture(
         for layer in model.layers:
             layer.compile()
     state = TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
-    saved = load_checkpoint(folder)
-    if saved is not None:
-        state.load(saved)
+    restore(state, folder)
     _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot)
     save_weights(model, folder / "model.safetensors")
     final = evaluate(model, corpus, "held_out", config, machine, limit=config.retrain.final_tokens)
@@ -155,7 +153,7 @@ def _train(state: TrainState, name: str, config: Config, corpus: Corpus, folder:
     settings = config.retrain
     progress = tqdm(total=settings.steps, initial=state.step, desc=f"{name} seed {seed}", position=slot, mininterval=1.0)
     started, first = time.perf_counter(), state.step
-    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress:
+    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
         while state.step < settings.steps:
             loss = train_step(state, config, corpus, machine, seed)
             progress.update()

@@ -1,0 +1,63 @@
+"""What can be known to fail before anything is written or trained."""
+
+from typing import Any
+
+import numpy as np
+
+from derive import Architecture
+from derive.budget import Problem, solve
+from derive.constraints import parse_rules
+from nas.architectures import architectures_against, check_fits, unique_by_name
+from nas.config import Config
+from nas.costs_table import BASELINE, UNITS
+from nas.data import Corpus
+from supernet.blocks import candidate_cost, parse_candidate
+from supernet.errors import SettingError, did_you_mean
+from supernet.settings import ModelSettings
+
+DERIVED = ("argmax", "par-rule", "budget")  # the names that derivation gives
+
+
+def check_run(config: Config, corpus: Corpus) -> list[Architecture]:
+    """The architectures of `retrain.against`, once all that follows a search is known to fit; SettingError otherwise."""
+    _check_retrain_names(config)
+    _check_derivable(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    against = unique_by_name(architectures_against(config, corpus.vocab_size))
+    for arch in against:
+        check_fits(arch, config, corpus)
+        if arch.name in DERIVED:
+            raise SettingError("retrain.against", f"the name {arch.name!r} is that of a derived architecture; change it in its file")
+    return against
+
+
+def _check_retrain_names(config: Config) -> None:
+    names = config.retrain.architectures
+    for name in names:
+        if name not in DERIVED:
+            raise SettingError("retrain.architectures", f"unknown name {name!r}{did_you_mean(name, DERIVED)}")
+    if len(set(names)) != len(names):
+        raise SettingError("retrain.architectures", f"a name stands twice in {', '.join(names)}")
+    if not names and not config.retrain.against:
+        raise SettingError(
+            "retrain.architectures", "it and retrain.against are empty, so nothing would be trained; the command search only searches"
+        )
+
+
+def _check_derivable(config: Config, settings: ModelSettings) -> None:
+    """Whether rules and budget leave a layout at all; a budget of measured time shows only after the measurement."""
+    candidates = config.candidates(settings)
+    by_unit = {unit: _costs(candidates, settings, config.data.seq_len, at) for at, unit in enumerate(("parameters", "flops_per_token"))}
+    unit = UNITS[config.search.cost]
+    labels = [candidate.label for candidate in candidates]
+    layers = config.model.layers
+    rules = parse_rules(config.derive.rules, candidates, labels, layers, {**by_unit, unit: by_unit.get(unit, np.ones(len(labels)))})
+    if unit not in by_unit:
+        return
+    blocks = [parse_candidate(block, settings) for block in BASELINE]
+    baseline = layers / 2 * _costs(blocks, settings, config.data.seq_len, list(by_unit).index(unit)).sum()
+    budget = config.search.budget if config.derive.budget is None else config.derive.budget
+    solve(Problem(np.full((layers, len(labels)), 1 / len(labels)), by_unit[unit] / baseline, budget, rules))
+
+
+def _costs(candidates: list[Any], settings: ModelSettings, seq_len: int, which: int) -> np.ndarray:
+    return np.array([candidate_cost(candidate, settings, seq_len)[which] for candidate in candidates], dtype=np.float64)
