@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from supernet.blocks import parse_candidate
-from supernet.layers import build_block
+from supernet.layers import IdentityLayer, build_block
 from supernet.settings import ModelSettings
 
 SIZES = {"vocab_size": 23, "d_model": 10, "heads": 2, "d_inner": 17, "max_len": 21}
@@ -171,3 +171,17 @@ def hand_feed_forward(block: nn.Module, x: Tensor) -> Tensor:
     """W2 relu(W1 x + b1) + b2."""
     inner = x @ block.inner.weight.T + block.inner.bias
     return torch.where(inner > 0, inner, 0.0) @ block.outer.weight.T + block.outer.bias
+
+
+@torch.no_grad()
+def hand_layer(layer: nn.Module, x: Tensor, settings: ModelSettings) -> Tensor:
+    """A whole layer: norm and residual around the block's own reference."""
+    if isinstance(layer, IdentityLayer):
+        return x
+    pre = settings.norm == "pre"
+    normalised = hand_norm(layer.norm, x) if pre else x
+    if hasattr(layer.block, "logits"):
+        y = x + hand_attention(layer.block, normalised, causal=settings.causal)
+    else:
+        y = x + hand_feed_forward(layer.block, normalised)
+    return y if pre else hand_norm(layer.norm, y)

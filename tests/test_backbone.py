@@ -160,8 +160,8 @@ def test_gradients_do_not_cross_segments() -> None:
 
 
 @pytest.mark.parametrize(("shape", "words"), [
-    ((2, 3, 12, 10), "up to memory_len 11"), ((2, 2, 11, 10), "3 rows"), ((1, 3, 11, 10), "2 layers"), ((2, 3, 11, 9), "10\\]"),
-    ((3, 11, 10), "2 layers"),
+    ((2, 3, 12, 10), "up to memory_len 11"), ((2, 2, 11, 10), "3 rows"), ((1, 3, 11, 10), "2 layers"),
+    ((2, 3, 11, 9), "10\\]"), ((3, 11, 10), "2 layers"),
 ])  # fmt: skip
 def test_a_memory_that_does_not_fit_is_refused(shape: tuple[int, ...], words: str) -> None:
     model = network("sf", position="none", memory_len=11)

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from by_hand import LENGTH, WIDTH, hand_attention, hand_feed_forward, hand_norm, random_input, shaken, small
+from by_hand import LENGTH, WIDTH, hand_attention, hand_layer, hand_norm, random_input, shaken, small
 from supernet.blocks import BLOCKS, parse_candidate
-from supernet.layers import Context, IdentityLayer, MixedLayer, build_layer
+from supernet.layers import Context, MixedLayer, build_layer
 from supernet.settings import ModelSettings
 
 ALL = [*BLOCKS, "self_attention[heads=5]", "mixture_synthesizer[parts=dense+factorized_dense+factorized_random]"]
@@ -26,19 +26,6 @@ def layer_of(label: str, settings: ModelSettings | None = None, *, seed: int = 0
     return shaken(build_layer(parse_candidate(label, settings), settings, 3).double())
 
 
-def by_hand(layer: nn.Module, x: Tensor, settings: ModelSettings) -> Tensor:
-    """The layer again: norm and residual around the block's own reference."""
-    if isinstance(layer, IdentityLayer):
-        return x
-    pre = settings.norm == "pre"
-    normalised = hand_norm(layer.norm, x) if pre else x
-    if hasattr(layer.block, "logits"):
-        y = x + hand_attention(layer.block, normalised, causal=settings.causal)
-    else:
-        y = x + hand_feed_forward(layer.block, normalised)
-    return y if pre else hand_norm(layer.norm, y)
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("label", ALL)
 def test_formula(label: str, norm: str) -> None:
@@ -46,7 +33,7 @@ def test_formula(label: str, norm: str) -> None:
     layer = layer_of(label, settings).eval()
     x = random_input(2, 13, WIDTH)
     with torch.no_grad():
-        torch.testing.assert_close(layer(x, Context()), by_hand(layer, x, settings), **TIGHT)
+        torch.testing.assert_close(layer(x, Context()), hand_layer(layer, x, settings), **TIGHT)
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -206,7 +193,7 @@ def test_mixed_layer_is_the_gated_sum_of_its_candidates() -> None:
     x = random_input(2, 13, WIDTH)
     gates = torch.softmax(random_input(len(ALL)), dim=0)
     with torch.no_grad():
-        outputs = [by_hand(layer, x, settings) for layer in mixed.candidates]
+        outputs = [hand_layer(layer, x, settings) for layer in mixed.candidates]
         expected = sum(float(gate) * y for gate, y in zip(gates, outputs))
         torch.testing.assert_close(mixed(x, Context(), gates, range(len(ALL))), expected, **TIGHT)
         some = [1, 4, 7]
