@@ -14,7 +14,7 @@ COLORS = {
     "fixed_random_synthesizer": "#F3CA19",
     "factorized_dense_synthesizer": "#5A156E",
     "factorized_random_synthesizer": "#F33AAF",
-    "mixture_synthesizer": "#33855C",
+    "mixture_synthesizer": "#2B7B53",
     "feed_forward": "#53C3F6",
     "identity": "#DDDDDD",
 }

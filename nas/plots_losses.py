@@ -11,7 +11,7 @@ from nas.run_files import Run
 SUPERNET, DERIVED, GAP = "#1037D5", "#B03009", "#F5D9B5"
 # Architectures are no blocks, so they get colours of their own, told apart by line and marker too.
 ARCHITECTURE_LOOKS = (
-    ("#111111", "-", "o"), ("#B03009", "--", "s"), ("#1037D5", "-.", "^"), ("#33855C", ":", "D"), ("#EA9247", "-", "v"),
+    ("#111111", "-", "o"), ("#B03009", "--", "s"), ("#1037D5", "-.", "^"), ("#2B7B53", ":", "D"), ("#EA9247", "-", "v"),
     ("#5A156E", "--", "P"), ("#00838F", "-.", "X"), ("#777777", "-", "*"), ("#F33AAF", ":", "<"), ("#7A5C3E", "--", ">"),
 )  # fmt: skip
 
