@@ -59,7 +59,7 @@ def render_template(name: str, **context: Any) -> str:
     style, script = ((files("nas") / "templates" / file).read_text(encoding="utf-8") for file in ("report.css", "report.js"))
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return environment.get_template(name).render(style=Markup(style), script=Markup(script), policy=policy, **context)
+    return environment.get_template(name).render(style=Markup(style), script=Markup(script), policy=policy, **context).lstrip()
 
 
 def picture_of(run: Run, name: str) -> dict[str, Any]:
