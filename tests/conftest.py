@@ -1,6 +1,7 @@
 """Shared by all tests: one torch thread, so that sums run in one order, and a user's block that goes away again."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -39,3 +40,24 @@ def gate_block() -> Iterator[str]:
     register_block("gate", letter="g")(Gate)
     yield "gate"
     del BLOCKS["gate"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Token files of tests lie in a folder of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("own_cache")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of the debug preset, made by a real process; tests read it and copy it before they change it."""
+    from tiny_runs import ROOT, command
+
+    home = tmp_path_factory.mktemp("debug")
+    done = command("run", "--config", ROOT / "configs" / "debug.yaml", "--run.dir", "folder", cwd=home)
+    assert done.returncode == 0, done.stderr
+    (home / "stdout").write_text(done.stdout, encoding="utf-8")
+    (home / "stderr").write_text(done.stderr, encoding="utf-8")
+    return home / "folder"

@@ -1,0 +1,114 @@
+"""Searches and trainings of the smallest size, in this process and as real ones."""
+
+import contextlib
+import copy
+import io
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from nas.config import Config
+from nas.costs_table import CostTable, build_costs
+from nas.data import Corpus, load_corpus
+from nas.options import config_from_values
+from nas.process import Machine
+from nas.search_loop import SearchState, build_state, run_search
+from nas.stop import StopFlag
+
+ROOT = Path(__file__).parents[1]
+CPU = Machine(torch.device("cpu"), torch.float32)
+BLOCKS = ["self_attention", "random_synthesizer", "feed_forward", "identity"]
+
+TINY: dict[str, dict[str, Any]] = {
+    "run": {"device": "cpu", "log_every": 3, "checkpoint_every": 4, "workers": 1},
+    "data": {"seq_len": 16, "batch_size": 3},
+    "model": {"layers": 2, "d_model": 8, "heads": 2, "d_inner": 10},
+    "search": {
+        "blocks": BLOCKS, "steps": 20, "warmup_steps": 8, "arch_samples": 2, "evaluate_every": 6, "evaluate_tokens": 256,
+        "budget": 0.3, "relaxation": "softmax", "arch_lr": 0.1,
+    },
+    "retrain": {
+        "steps": 16, "evaluate_every": 6, "evaluate_tokens": 256, "final_tokens": 512,
+        "architectures": ["argmax"], "against": ["interleaved"],
+    },
+}  # fmt: skip
+
+
+def tiny_values(**changes: Any) -> dict[str, dict[str, Any]]:
+    """The sections of a tiny configuration; changes as `search__steps=5`."""
+    values = copy.deepcopy(TINY)
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        values.setdefault(section, {})[name] = value
+    return values
+
+
+def tiny(**changes: Any) -> Config:
+    """A tiny configuration, checked."""
+    config = config_from_values(tiny_values(**changes), Config(), source="tiny")
+    config.check()
+    return config
+
+
+def tiny_yaml(path: Path, **changes: Any) -> Path:
+    """A tiny configuration as a file."""
+    path.write_text(yaml.safe_dump(tiny_values(**changes)), encoding="utf-8")
+    return path
+
+
+@dataclass
+class Bench:
+    """A search that is taken step by step."""
+
+    config: Config
+    corpus: Corpus
+    costs: CostTable
+    state: SearchState
+
+
+def bench(seed: int = 0, **changes: Any) -> Bench:
+    """A new search on the built-in text."""
+    config = tiny(**changes)
+    corpus = load_corpus(config.data)
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    return Bench(config, corpus, build_costs(config, settings), build_state(config, corpus, CPU, seed))
+
+
+def search_in(folder: Path, config: Config, stop: StopFlag | None = None, seed: int = 0) -> None:
+    """A whole search in this process, its progress bar unseen."""
+    corpus = load_corpus(config.data)
+    costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    folder.mkdir(parents=True, exist_ok=True)
+    with contextlib.redirect_stderr(io.StringIO()):
+        run_search(config, corpus, costs, folder, seed, CPU, stop or StopFlag())
+
+
+def environment() -> dict[str, str]:
+    """The environment of a real process: one thread, so that sums run in one order."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+
+
+def command(*arguments: object, cwd: Path, timeout: float = 120, **options: Any) -> subprocess.CompletedProcess:
+    """`python search.py ...` as a real process, from another folder than the repository's."""
+    line = [sys.executable, str(ROOT / "search.py"), *map(str, arguments)]
+    return subprocess.run(line, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, **options)
+
+
+def start(*arguments: object, cwd: Path) -> subprocess.Popen:
+    """The same, not waited for."""
+    line = [sys.executable, str(ROOT / "search.py"), *map(str, arguments)]
+    return subprocess.Popen(line, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def error_line(done: subprocess.CompletedProcess, code: int = 2) -> str:
+    """The one line on standard error of a process that failed with `code`; nothing else may be there."""
+    assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+    lines = done.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), done.stderr
+    return lines[0]
