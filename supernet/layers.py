@@ -40,8 +40,9 @@ class Layer(nn.Module):
             y = self.block(normalise(x), mask=context.mask, relative=context.relative)
         else:
             y = self.block(normalise(x), mask=context.mask)
-        if y.shape != x.shape:
-            raise ValueError(f"{type(self.block).__name__} made {tuple(y.shape)} of {tuple(x.shape)}, but must keep the shape")
+        if getattr(y, "shape", None) != x.shape:
+            made = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+            raise ValueError(f"{type(self.block).__name__} made {made} of {tuple(x.shape)}, but must keep the shape")
         y = x + self.dropout(y)
         return y if self.pre else self.norm(y)
 

@@ -69,8 +69,9 @@ class FixedRandomLogits(Window):
     def __init__(self, config: ModelSettings, heads: int, seed: int, layer: int):
         super().__init__(config, heads)
         shape = (self.max_len, self.memory_len + self.max_len)
-        maps = [torch.randn(shape, generator=_generator(seed, layer, head), device="cpu") for head in range(heads)]
-        self.register_buffer("map", torch.stack(maps))
+        generators = [_generator(seed, layer, head) for head in range(heads)]
+        maps = [torch.randn(shape, generator=g, dtype=torch.float32, device="cpu") for g in generators]
+        self.register_buffer("map", torch.stack(maps).to(torch.get_default_device(), torch.get_default_dtype()))
 
     def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]."""

@@ -41,6 +41,9 @@ def check_user_options(cls: type, given: Mapping[str, Any], path: str) -> dict[s
     for key, parameter in option_parameters(cls).items():
         if parameter.default is inspect.Parameter.empty and key not in given:
             raise SettingError(f"{path}.{key}", "is needed: the block gives it no default")
+        wanted = _kind(parameter.default)
+        if key in given and wanted and _kind(given[key]) != wanted:
+            raise SettingError(f"{path}.{key}", f"expected {wanted}, as its default is, got {given[key]!r}")
     return dict(given)
 
 
@@ -75,6 +78,12 @@ def read_option(key: str, value: str) -> Any:
         except ValueError:
             continue
     return value
+
+
+def _kind(value: Any) -> str | None:
+    if isinstance(value, bool):
+        return "true or false"
+    return "a number" if isinstance(value, (int, float)) else "text" if isinstance(value, str) else None
 
 
 def _build_unseen(cls: type, options: Mapping[str, Any], settings: ModelSettings) -> Any:

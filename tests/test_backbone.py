@@ -68,6 +68,13 @@ def test_state_round_trip_and_deep_copy(kind: str) -> None:
     assert torch.equal(logits_of(copy.deepcopy(model), tokens), logits_of(model, tokens))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_on_the_meta_device(kind: str) -> None:
+    with torch.device("meta"):
+        model = build(Architecture.from_pattern(EVERY_BLOCK, model=small(**KINDS[kind])))
+        assert logits_of(model, torch.zeros(3, 13, dtype=torch.int64)).shape == (3, 13, 23)
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("position", ["learned", "sinusoidal", "none", "relative"])
 @pytest.mark.parametrize("tied", [True, False])

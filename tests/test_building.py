@@ -153,6 +153,20 @@ def test_a_supernet_without_the_blocks_is_refused(pattern: str, words: str) -> N
         build(Architecture.from_pattern(pattern, model=small()), weights=net)
 
 
+@pytest.mark.parametrize("weights", [{}, nn.Linear(2, 2), "net"], ids=lambda value: type(value).__name__)
+def test_weights_that_are_no_supernet_are_refused(weights: object) -> None:
+    with pytest.raises(UserError, match=f"weights must be a Supernet, got {type(weights).__name__}"):
+        build(Architecture.from_pattern("sf", model=small()), weights=weights)
+
+
+@torch.no_grad()
+def test_follows_the_supernet_in_type_and_through_compilation() -> None:
+    net = supernet(["self_attention", "random_synthesizer"], 2, {}).double()
+    for weights in (net, torch.compile(net, backend="eager")):
+        built = build(architecture(net, [1, 0]), weights=weights).eval()
+        assert torch.equal(built(random_tokens(3, 13)), net(random_tokens(3, 13), torch.eye(2)[[1, 0]]))
+
+
 def test_built_models_can_be_copied_and_saved(tmp_path: Path) -> None:
     model = build(Architecture.from_pattern("srxdeqmfi", model=small())).eval()
     tokens = random_tokens(3, 13)

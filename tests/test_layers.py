@@ -1,10 +1,11 @@
 """A layer around its block, the gated sum, and one suite of properties over every block."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from by_hand import LENGTH, WIDTH, hand_attention, hand_layer, hand_norm, random_input, shaken, small
 from supernet.blocks import BLOCKS, parse_candidate
@@ -202,9 +203,23 @@ def test_mixed_layer_is_the_gated_sum_of_its_candidates() -> None:
         assert torch.equal(mixed(x, Context(), None, [4]), mixed.candidates[4](x, Context()))
 
 
-def test_a_block_that_changes_the_shape_is_refused() -> None:
+class Odd(nn.Module):
+    """A block that gives something else than [B, T, d]."""
+
+    def __init__(self, make: Callable[[Tensor], object]):
+        super().__init__()
+        self.make = make
+
+    def forward(self, x: Tensor, *, mask: Tensor | None = None) -> object:
+        return self.make(x)
+
+
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda x: x.mean(dim=1, keepdim=True), r"Odd made \(3, 1, 10\) of \(3, 13, 10\)"),
+    (lambda x: (x, None), "Odd made tuple"), (lambda x: None, "Odd made NoneType"),
+])  # fmt: skip
+def test_a_block_that_does_not_keep_the_shape_is_refused(make: Callable[[Tensor], object], words: str) -> None:
     layer = layer_of("feed_forward")
-    layer.block = nn.Identity()
-    layer.block.forward = lambda x, mask: x.mean(dim=1, keepdim=True)
-    with pytest.raises(ValueError, match=r"Identity made \(3, 1, 10\) of \(3, 13, 10\)"):
+    layer.block = Odd(make)
+    with pytest.raises(ValueError, match=words):
         layer(random_input(3, 13, WIDTH), Context())

@@ -126,6 +126,17 @@ def test_fixed_random_has_maps_of_its_own_by_seed_layer_and_head() -> None:
     assert torch.equal(again, torch.stack(maps[15:17]))  # neither the global seed nor the number of heads matters
 
 
+def test_fixed_random_follows_default_device_and_type_with_the_same_numbers() -> None:
+    expected = FixedRandomLogits(small(), 2, seed=3, layer=1).map
+    with torch.device("meta"):
+        assert FixedRandomLogits(small(), 2, seed=3, layer=1).map.device.type == "meta"
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(FixedRandomLogits(small(), 2, seed=3, layer=1).map, expected.double())
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_fixed_random_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()

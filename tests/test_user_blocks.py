@@ -82,6 +82,16 @@ def test_options_that_no_label_could_tell_are_refused(gate_block: str, option: s
     assert caught.value.path == f"layers[3].{option}"
 
 
+@pytest.mark.parametrize(("option", "value"), [
+    ("width", True), ("width", "three"), ("bias", 1), ("bias", "yes"), ("scale", False), ("scale", "half"), ("kind", 3),
+    ("kind", True),
+])  # fmt: skip
+def test_options_are_of_the_kind_of_their_default(gate_block: str, option: str, value: object) -> None:
+    with pytest.raises(SettingError, match=f"^block.{option}: expected .*, as its default is, got {value!r}"):
+        parse_candidate({"block": "gate", option: value}, small())
+    assert parse_candidate({"block": "gate", "scale": 2}, small()).label == "gate[scale=2]"
+
+
 def test_options_without_a_default_are_needed_and_open_options_are_passed_on() -> None:
     class Open(Plain):
         def __init__(self, config: ModelSettings, *, width: int, **others: object):
