@@ -145,7 +145,8 @@ def candidate_to_json(candidate: Candidate, settings: ModelSettings) -> dict[str
 
 
 def candidate_cost(candidate: Candidate, settings: ModelSettings, seq_len: int) -> tuple[int, int]:
-    """(parameters with the block's norm, forward FLOPs a token at length `seq_len`)."""
+    """(parameters with the block's norm, forward FLOPs a token at length `seq_len`, at least 1)."""
+    check_int(seq_len, "seq_len", least=1)
     spec = BLOCKS[candidate.block]
     if spec.cost is not None:
         return spec.cost(settings, all_options(candidate, settings), seq_len)

@@ -32,7 +32,7 @@ class ModelSettings:
     norm: str = "pre"
     position: str = "learned"
     tie_embeddings: bool = True
-    cutoffs: tuple[int, ...] = ()
+    cutoffs: tuple[int, ...] = ()  # a list becomes a tuple
     task: str = "causal_lm"
 
     def __post_init__(self) -> None:
@@ -55,6 +55,9 @@ class ModelSettings:
             raise SettingError(
                 "model.memory_len", f"memory needs position 'relative' or 'none', not {self.position!r}; or use memory_len 0"
             )
+        if not isinstance(self.cutoffs, (list, tuple)):
+            raise SettingError("model.cutoffs", f"expected a list of integers, got {self.cutoffs!r}")
+        object.__setattr__(self, "cutoffs", tuple(self.cutoffs))
         _check_cutoffs(self.cutoffs, self.vocab_size)
 
     @property
@@ -71,12 +74,7 @@ class ModelSettings:
         for key in values:
             if key not in known:
                 raise SettingError(f"{path}.{key}", f"unknown key{did_you_mean(key, known)}")
-        given = dict(values)
-        if "cutoffs" in given:
-            if not isinstance(given["cutoffs"], (list, tuple)):
-                raise SettingError(f"{path}.cutoffs", f"expected a list of integers, got {given['cutoffs']!r}")
-            given["cutoffs"] = tuple(given["cutoffs"])
-        return cls(**given, task=task)
+        return cls(**values, task=task)
 
     def to_mapping(self) -> dict[str, Any]:
         """The file's "model" mapping; `cutoffs` is left out where there are none."""

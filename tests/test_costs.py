@@ -73,6 +73,13 @@ def test_costs_of_a_model(model: str) -> None:
     assert arch.flops_per_token(13) * 13 == pytest.approx(counted, rel=0.02)
 
 
+@pytest.mark.parametrize("length", [0, -1, 2.0, None])
+def test_a_length_that_is_none_is_refused(length: object) -> None:
+    for label in ("self_attention", "identity"):
+        with pytest.raises(ValueError, match="^seq_len: expected an integer"):
+            candidate_cost(Candidate(label), small(), length)
+
+
 def test_identity_costs_nothing() -> None:
     for values in MODELS.values():
         assert candidate_cost(Candidate("identity"), small(**values), 13) == (0, 0)

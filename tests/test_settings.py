@@ -75,6 +75,7 @@ def test_a_mapping_comes_back_as_it_was(change: dict) -> None:
     written = settings.to_mapping()
     assert {key: written[key] for key in {**SIZES, **change}} == {**SIZES, **change}
     assert ModelSettings.from_mapping(written) == settings
+    assert ModelSettings(**written) == settings and {ModelSettings(**written): 1}[settings] == 1
     assert ("cutoffs" in written) == bool(settings.cutoffs) and "task" not in written
 
 
