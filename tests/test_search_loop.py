@@ -15,10 +15,10 @@ import nas.search_loop as loop
 from nas.checkpoint import restore
 from nas.data import crop_batch
 from nas.search_loop import arch_step, build_state, temperature, weight_gates, weight_step
-from nas.stop import StopFlag, Stopped
+from nas.stop import Stopped
 from supernet.errors import RunFailed
 from supernet.gates import RELAXATIONS
-from tiny_runs import CPU, ROOT, Bench, bench, environment, search_in, tiny
+from tiny_runs import CPU, ROOT, Bench, StopAt, assert_equal, bench, environment, search_in, tiny
 
 TIMINGS = ("tokens_per_second",)
 
@@ -185,40 +185,6 @@ def final_state(folder: Path, config: Any) -> dict[str, Any]:
     state = build_state(config, load_corpus(config.data), CPU, 0)
     restore(state, folder)
     return state.to_checkpoint()
-
-
-def assert_equal(one: Any, other: Any, path: str = "") -> None:
-    """Equal to the bit, tensors within nested dicts and lists included."""
-    assert type(one) is type(other), path
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_equal(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other), path
-        for index, (a, b) in enumerate(zip(one, other)):
-            assert_equal(a, b, f"{path}[{index}]")
-    elif isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), path
-    else:
-        assert one == other, path
-
-
-class StopAt(StopFlag):
-    """A stop that comes within the given call of the step's check."""
-
-    def __init__(self, after: int):
-        super().__init__()
-        self.left = after
-
-    @property
-    def signal_number(self) -> int | None:
-        self.left -= 1
-        return 15 if self.left < 0 else None
-
-    @signal_number.setter
-    def signal_number(self, value: int | None) -> None:
-        pass
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])

@@ -89,6 +89,40 @@ def search_in(folder: Path, config: Config, stop: StopFlag | None = None, seed: 
         run_search(config, corpus, costs, folder, seed, CPU, stop or StopFlag())
 
 
+def assert_equal(one: Any, other: Any, path: str = "") -> None:
+    """Equal to the bit, tensors within nested dicts and lists included."""
+    assert type(one) is type(other), path
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), path
+        for key in one:
+            assert_equal(one[key], other[key], f"{path}.{key}")
+    elif isinstance(one, (list, tuple)):
+        assert len(one) == len(other), path
+        for index, (a, b) in enumerate(zip(one, other)):
+            assert_equal(a, b, f"{path}[{index}]")
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), path
+    else:
+        assert one == other, path
+
+
+class StopAt(StopFlag):
+    """A stop that comes within the given call of the step's check."""
+
+    def __init__(self, after: int):
+        super().__init__()
+        self.left = after
+
+    @property
+    def signal_number(self) -> int | None:
+        self.left -= 1
+        return 15 if self.left < 0 else None
+
+    @signal_number.setter
+    def signal_number(self, value: int | None) -> None:
+        pass
+
+
 def environment() -> dict[str, str]:
     """The environment of a real process: one thread, so that sums run in one order."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "120"}

@@ -1,0 +1,188 @@
+"""Plain training: it learns, goes on bit for bit, keeps what it reports, and gives up on a loss that stays not finite."""
+
+import contextlib
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from derive import Architecture, build
+from nas.config import Config
+from nas.data import Corpus, evaluation_batches, load_corpus
+from nas.stop import StopFlag, Stopped
+from nas.train import evaluate, load_weights, require_finite, save_weights, train_architecture
+from supernet.errors import RunFailed, UserError
+from tiny_runs import CPU, StopAt, assert_equal, tiny
+
+
+def architecture(config: Config, pattern: str = "sf", **changes: Any) -> Architecture:
+    settings = config.model.settings(256, config.data.seq_len)
+    return Architecture.from_pattern(pattern, {**settings.to_mapping(), "task": settings.task, **changes})
+
+
+def train(folder: Path, config: Config, stop: StopFlag | None = None, pattern: str = "sf", seed: int = 0) -> None:
+    with contextlib.redirect_stderr(io.StringIO()):
+        train_architecture(architecture(config, pattern), config, folder, seed, stop=stop or StopFlag(), machine=CPU)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+def test_files_of_a_finished_training(tmp_path: Path) -> None:
+    train(tmp_path, tiny())
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "architecture.json", "metrics.jsonl", "model.safetensors", "result.json"]  # fmt: skip
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == [1, 3, 6, 9, 12, 15, 16]
+    assert [line["held_out_loss"] is not None for line in lines] == [False, False, True, False, True, False, True]
+    assert {line["phase"] for line in lines} == {"retrain"}
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["steps"] == 16 and result["tokens"] == 512
+
+
+def test_the_kept_weights_give_the_reported_loss(tmp_path: Path) -> None:
+    """Recomputed from the files alone with a loss written out here."""
+    config = tiny(model__dropout=0.2)
+    train(tmp_path, config)
+    model = build(Architecture.load(tmp_path / "architecture.json")).eval()
+    model.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    losses = []
+    with torch.no_grad():
+        for batch in evaluation_batches(load_corpus(config.data), "held_out", seq_len=16, batch_size=7, limit=512):
+            tokens = torch.from_numpy(batch)
+            chosen = model(tokens[:, :-1]).double().log_softmax(-1).gather(-1, tokens[:, 1:, None])
+            losses += (-chosen).flatten().tolist()
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert len(losses) == result["tokens"] and np.mean(losses) == pytest.approx(result["held_out_loss"], abs=1e-6)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, dropout: float) -> None:
+    config = tiny(model__dropout=dropout)
+    train(tmp_path / "whole", config)
+    for after in (1, 6):
+        with pytest.raises(Stopped):
+            train(tmp_path / "parts", config, StopAt(after))
+    assert torch.load(tmp_path / "parts" / "checkpoint.pt", weights_only=True)["step"] == 9
+    train(tmp_path / "parts", config)
+    assert_equal(load_file(tmp_path / "whole" / "model.safetensors"), load_file(tmp_path / "parts" / "model.safetensors"))
+    assert (tmp_path / "whole" / "result.json").read_bytes() == (tmp_path / "parts" / "result.json").read_bytes()
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+
+
+def test_a_finished_training_is_left_as_it_is(tmp_path: Path) -> None:
+    train(tmp_path, tiny())
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()}
+    train(tmp_path, tiny(retrain__steps=50))
+    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
+
+
+def test_another_seed_and_another_layout_differ(tmp_path: Path) -> None:
+    results = set()
+    for number, (seed, pattern) in enumerate([(0, "sf"), (1, "sf"), (0, "ff")]):
+        train(tmp_path / str(number), tiny(), seed=seed, pattern=pattern)
+        results.add(json.loads((tmp_path / str(number) / "result.json").read_text())["held_out_loss"])
+    assert len(results) == 3
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    train(tmp_path, tiny(retrain__steps=120, retrain__lr=0.03, run__log_every=100, retrain__evaluate_every=1000))
+    assert metrics(tmp_path)[0]["loss"] > 5 and json.loads((tmp_path / "result.json").read_text())["held_out_loss"] < 3.6
+
+
+def test_a_loss_that_stays_not_finite_is_given_up_and_the_checkpoint_kept(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        train(tmp_path, tiny(retrain__steps=60, run__checkpoint_every=100), StopAt(5))
+    kept = (tmp_path / "checkpoint.pt").read_bytes()
+    with pytest.raises(RunFailed, match="not finite in 20 steps in a row.*lower the learning rate"):
+        train(tmp_path, tiny(retrain__steps=60, retrain__lr=1e30, retrain__clip=1e30, run__checkpoint_every=100))
+    assert (tmp_path / "checkpoint.pt").read_bytes() == kept and not (tmp_path / "result.json").exists()
+
+
+def test_bad_steps_are_counted_in_a_row() -> None:
+    fine, broken = torch.tensor(1.0), torch.tensor(math.inf)
+    assert require_finite(2.0, fine, 7) == 0
+    assert require_finite(math.nan, fine, 0) == 1 and require_finite(2.0, broken, 3) == 4
+    with pytest.raises(RunFailed):
+        require_finite(math.inf, fine, 19)
+
+
+class Favourite(nn.Module):
+    """Gives the token 32 (a space) logit 2 and every other 0, in eval mode; in training mode something else."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens [B, T] -> logits [B, T, 256]."""
+        logits = torch.zeros(*tokens.shape, 256)
+        logits[..., 32] = 5.0 if self.training else 2.0
+        return logits
+
+
+def test_evaluation_weighs_every_target_once_in_eval_mode(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"ab c" * 501)
+    config = tiny(data__name="text", data__path=str(path))
+    corpus = load_corpus(config.data)
+    model = Favourite().train()
+    result = evaluate(model, corpus, "held_out", config, CPU)
+    text = corpus.part("held_out").tolist()
+    wanted = np.mean([math.log(255 + math.exp(2)) - 2 * (token == 32) for token in text[1:]])
+    assert result.tokens == len(text) - 1 and result.tokens % 16 != 0  # a short last row is there
+    assert result.loss == pytest.approx(wanted, abs=1e-6) and model.training
+    assert evaluate(model, corpus, "held_out", config, CPU, limit=32).tokens == 32
+    rows = np.array(result.block_losses)
+    assert result.standard_error == pytest.approx(rows.std(ddof=1) / math.sqrt(len(rows)))
+
+
+
+@pytest.mark.parametrize("kind", ["missing", "torn", "other layout", "no safetensors", "folder"])
+def test_wrong_weights_are_refused_by_file(tmp_path: Path, kind: str) -> None:
+    config, path = tiny(), tmp_path / "model.safetensors"
+    model = build(architecture(config))
+    save_weights(build(architecture(config, "ff")) if kind == "other layout" else model, path)
+    if kind == "torn":
+        path.write_bytes(path.read_bytes()[:-40])
+    if kind in ("missing", "folder"):
+        path.unlink()
+    if kind == "folder":
+        path.mkdir()
+    if kind == "no safetensors":
+        path.write_bytes(b"\xff" * 100)
+    with pytest.raises(UserError, match="model.safetensors: ") as error:
+        load_weights(model, path)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600
+
+
+def test_saved_weights_are_whole_and_tied_ones_too(tmp_path: Path) -> None:
+    model = build(architecture(tiny(), tie_embeddings=True))
+    save_weights(model, tmp_path / "model.safetensors")
+    other = build(architecture(tiny(), tie_embeddings=True))
+    load_weights(other, tmp_path / "model.safetensors")
+    for one, two in zip(model.parameters(), other.parameters()):
+        assert torch.equal(one, two)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_every_architecture_sees_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nas.train
+
+    seen: dict[str, list[bytes]] = {"s": [], "ff": []}
+    plain = nas.train.crop_batch
+    for pattern, batches in seen.items():
+
+        def recording(corpus: Corpus, part: str, batches: list = batches, **options: Any) -> np.ndarray:
+            assert part == "weights"
+            batches.append(plain(corpus, part, **options).tobytes())
+            return plain(corpus, part, **options)
+
+        monkeypatch.setattr(nas.train, "crop_batch", recording)
+        train(tmp_path / pattern, tiny(retrain__steps=4), pattern=pattern)
+    assert seen["s"] == seen["ff"] and len(set(seen["s"])) == 4
