@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from by_hand import SIZES, hand_layer, hand_norm, random_input, random_tokens, shaken, small
+from by_hand import SIZES, hand_layer, hand_norm, random_tokens, shaken, small
 from supernet import Supernet
 from supernet.blocks import BLOCKS, parse_candidate
 from supernet.errors import SettingError
