@@ -103,7 +103,7 @@ def shorten(label: str, length: int = 34) -> str:
     if len(label) <= length:
         return label
     head = length * 2 // 3
-    return f"{label[:head]}…{label[head + 1 - length:]}"
+    return f"{label[:head]}…{label[head + 1 - length :]}"
 
 
 def luminance(color: str) -> float:
@@ -120,9 +120,7 @@ def ink_on(color: str) -> str:
 
 def mix(color: str, other: str, share: float) -> str:
     """`color` with `share` of `other` in it."""
-    parts = (
-        round((1 - share) * int(color[at : at + 2], 16) + share * int(other[at : at + 2], 16)) for at in (1, 3, 5)
-    )
+    parts = (round((1 - share) * int(color[at : at + 2], 16) + share * int(other[at : at + 2], 16)) for at in (1, 3, 5))
     return "#" + "".join(f"{part:02X}" for part in parts)
 
 

@@ -24,9 +24,9 @@ PICTURES: dict[str, Picture] = {picture.name: picture for picture in (
             probabilities.heat_map_size, probabilities.draw_heat_map),
     Picture("stacked", "Share of each candidate by depth", "The same probabilities as bars that add up to 1 in each layer.",
             probabilities.stacked_size, probabilities.draw_stacked),
-    Picture("trajectories", "How the probabilities moved", "One panel a layer; the grey part is the warm-up with frozen alphas.",
+    Picture("trajectories", "How the probabilities moved", "One panel a layer; grey: the warm-up with frozen alphas.",
             probabilities.trajectories_size, probabilities.draw_trajectories),
-    Picture("certainty", "Entropy and margin", "Uniform probabilities have the entropy ln C; a sure layer has entropy 0, margin 1.",
+    Picture("certainty", "Entropy and margin", "Uniform: entropy ln C. A sure layer: entropy 0, margin 1.",
             probabilities.certainty_size, probabilities.draw_certainty),
     Picture("agreement", "Do the seeds agree?", "Each seed's most probable candidate, layer by layer.",
             evidence.agreement_size, evidence.draw_agreement),
@@ -43,6 +43,8 @@ PICTURES: dict[str, Picture] = {picture.name: picture for picture in (
             losses.retraining_size, losses.draw_retraining),
     Picture("cost_against_loss", "Loss against cost", "Low and left is better.",
             costs.cost_against_loss_size, costs.draw_cost_against_loss),
+    Picture("sweep", "Sweep of ratio and cut", "Rule-built layouts trained from scratch; grey: the baseline and its noise.",
+            evidence.sweep_size, evidence.draw_sweep),
     Picture("synthesizers", "What the blocks learned: logit weights",
             "All weights that make a block's attention logits, after the search; as in Tay et al. 2020, figure 3.",
             weights.synthesizers_size, weights.draw_synthesizers),
@@ -113,6 +115,7 @@ def render(figure: Figure, kind: str) -> bytes:
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     with matplotlib.rc_context(RC), warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*onstrained_layout not applied.*")
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a name in another script shows as boxes
         figure.savefig(buffer, format=kind, metadata=metadata)
     return buffer.getvalue()
 

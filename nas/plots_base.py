@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.patches import Patch, Rectangle
 
-from nas.palette import INK, Palette, shorten
+from nas.palette import Palette, shorten
 from nas.run_files import Run
 from nas.run_readers import Search, layer_labels
 
@@ -18,7 +18,8 @@ RC = {
     "font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 12, "axes.labelsize": 11, "axes.spines.top": False,
     "axes.spines.right": False, "axes.titlelocation": "left", "legend.fontsize": 10, "legend.frameon": False,
     "xtick.labelsize": 10, "ytick.labelsize": 10, "hatch.linewidth": 0.5, "svg.hashsalt": "par-search", "svg.fonttype": "path",
-    "figure.dpi": 100, "savefig.dpi": 110, "lines.linewidth": 1.6, "axes.grid": False, "figure.constrained_layout.h_pad": 0.06,
+    "text.parse_math": False, "figure.dpi": 100, "savefig.dpi": 110, "lines.linewidth": 1.6, "axes.grid": False,
+    "figure.constrained_layout.h_pad": 0.06,
 }  # fmt: skip
 GREY, FAINT = "#666666", "#E8E8E8"
 LEGIBLE_POINTS = 160  # a small panel is about this many pixels wide; more points only make the SVG larger
@@ -103,10 +104,21 @@ def layer_ticks(axes: Axes, layers: int, *, inches: float) -> None:
     axes.set_xlabel("layer (0 is next to the embedding)")
 
 
+def legend_name(name: str) -> str:
+    """The name as a legend shows it: matplotlib leaves out labels that begin with an underscore."""
+    return f" {name}" if name.startswith("_") else name
+
+
 def candidate_legend(target: Target, axes: Axes, palette: Palette) -> None:
     """The legend of candidates, colour, hatch and letter, to the right of everything drawn on `target`."""
     handles = [
-        Patch(facecolor=style.color, edgecolor=style.ink, hatch=style.hatch, linewidth=0, label=f"{style.tag}  {shorten(style.label)}")
+        Patch(
+            facecolor=style.color,
+            edgecolor=style.ink,
+            hatch=style.hatch,
+            linewidth=0,
+            label=f"{style.tag}  {shorten(style.label)}",
+        )
         for style in palette
     ]
     side_legend(target, axes, handles=handles, handlelength=1.4, handleheight=1.1, labelspacing=0.35)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from nas.palette import shorten
+from nas.palette import INK, shorten
 from nas.plots_base import (
-    GREY, INK, NothingToDraw, Target, need_searches, palette_of, panels, runs_of, shade_warm_up, side_legend, warm_up_end, wrap,
+    GREY, NothingToDraw, Target, legend_name, need_searches, palette_of, panels, runs_of, shade_warm_up, side_legend, warm_up_end,
+    wrap,
 )  # fmt: skip
 from nas.plots_losses import looks
 from nas.run_files import Run
@@ -47,7 +48,8 @@ def results(run: Run) -> list[Result]:
         alone = 1.96 * _mean(own, "standard_error") if len(own) == 1 else interval(losses)
         found.append(Result(
             name=name, pattern=str(own[0].get("pattern", "")), seeds=len(own), loss=float(losses.mean()), half_width=alone,
-            flops=_mean(own, "flops_per_token"), relative_flops=_mean(own, "relative_flops"), latency_ms=_mean(own, "latency_ms"),
+            flops=_mean(own, "flops_per_token"), relative_flops=_mean(own, "relative_flops"),
+            latency_ms=_mean(own, "latency_ms"),
             parameters=_mean(own, "parameters"), perplexity=_mean(own, "perplexity"),
             bits_per_character=_mean(own, "bits_per_character"),
         ))  # fmt: skip
@@ -84,13 +86,17 @@ def cost_against_loss_size(run: Run) -> tuple[float, float]:
 
 
 def draw_cost_against_loss(run: Run, target: Target) -> None:
-    """Held-out loss against FLOPs and against measured time for each architecture, with 95 % intervals and the Pareto front."""
+    """Held-out loss against FLOPs and against measured time of each architecture, with 95 % intervals and the Pareto front."""
     found = results(run)
     if not found:
-        raise NothingToDraw("No architecture has been retrained and compared in this run, so loss and cost cannot be set side by side.")
+        raise NothingToDraw(
+            "No architecture has been retrained and compared in this run, so loss and cost cannot be set side by side."
+        )
     known = _costs_known(found)
     if not known:
-        raise NothingToDraw("comparison.json gives no cost for its architectures, so loss and cost cannot be set side by side.")
+        raise NothingToDraw(
+            "comparison.json gives no cost for its architectures, so loss and cost cannot be set side by side."
+        )
     row = panels(target, [1], len(known))[0]
     for place, (axes, (cost, unit)) in enumerate(zip(row, known.items())):
         _loss_against(axes, found, cost, unit)
@@ -112,13 +118,14 @@ def _costs_known(found: list[Result]) -> dict[str, str]:
 def _loss_against(axes: Axes, found: list[Result], cost: str, unit: str) -> None:
     scale, name = _scale([getattr(one, cost) for one in found], unit)
     front = pareto(found, cost)
-    axes.step([getattr(one, cost) / scale for one in front], [one.loss for one in front], where="post", color=GREY, linewidth=1,
-              zorder=1)  # fmt: skip
+    corners = [getattr(one, cost) / scale for one in front]
+    axes.step(corners, [one.loss for one in front], where="post", color=GREY, linewidth=1, zorder=1)
     for one, (color, _, marker) in zip(found, looks([one.name for one in found])):
         bars = one.half_width if one.half_width > 0 else None
-        text = f"{one.name}  {one.loss:.3f}" + (f" ± {bars:.3f}" if bars is not None else "")
+        text = legend_name(f"{one.name}  {one.loss:.3f}") + (f" ± {bars:.3f}" if bars is not None else "")
+        face = color if one in front else "white"
         axes.errorbar(getattr(one, cost) / scale, one.loss, yerr=bars, fmt=marker, color=color, capsize=4, markersize=9,
-                      markerfacecolor=color if one in front else "white", markeredgewidth=1.6, elinewidth=1.2, label=text)  # fmt: skip
+                      markerfacecolor=face, markeredgewidth=1.6, elinewidth=1.2, label=text)  # fmt: skip
     axes.set_xlabel({"ms": "measured forward pass (ms)"}.get(unit, name))
     axes.margins(0.12)
 
@@ -139,8 +146,10 @@ def draw_expected_cost(run: Run, target: Target) -> None:
     scale, unit = (baseline, "") if math.isfinite(baseline) and baseline > 0 else _scale(list(searches[0].expected_cost()),
                                                                                          searches[0].cost_unit)  # fmt: skip
     for place, search in enumerate(searches):
-        axes.plot(search.steps, search.expected_cost() / scale, color=INK, linestyle=("-", "--", ":", "-.")[place % 4],
-                  label=f"expected, seed {search.seed}" if len(searches) > 1 else "expected, from the probabilities")  # fmt: skip
+        label = f"expected, seed {search.seed}" if len(searches) > 1 else "expected, from the probabilities"
+        axes.plot(
+            search.steps, search.expected_cost() / scale, color=INK, linestyle=("-", "--", ":", "-.")[place % 4], label=label
+        )
     _reference_lines(axes, relative=not unit, budget=searches[0].budget)
     shade_warm_up(axes, warm_up_end(first, first.metrics), label=True)
     axes.set_ylim(bottom=0)
@@ -180,7 +189,9 @@ def draw_latency(run: Run, target: Target) -> None:
     measured = {key: value for key, value in run.latency.items() if not isinstance(value, (dict, list))}
     measured |= run.latency["lengths"] if isinstance(run.latency.get("lengths"), dict) else {}
     axes.set_xlabel("median latency (ms); whisker: half the spread to each side")
-    axes.set_title(wrap("Measured latency: " + ", ".join(f"{key} {value}" for key, value in measured.items()), 64), fontsize=11)
+    axes.set_title(
+        wrap("Measured latency: " + ", ".join(f"{key} {value}" for key, value in measured.items()), 64), fontsize=11
+    )
 
 
 def latency_rows(latency: dict[str, Any] | None) -> dict[str, tuple[float, float]]:

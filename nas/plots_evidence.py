@@ -1,14 +1,16 @@
-"""Pictures of what the rules read: attention by depth with the change point, and the agreement of seeds."""
+"""Pictures of what the rules read: attention by depth with the change point, agreement of seeds, the sweep."""
 
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from nas.palette import Palette
+from nas.palette import INK, Palette
 from nas.plots_base import (
-    GREY, INK, NothingToDraw, Target, block_cell, candidate_legend, layer_ticks, need_searches, palette_of, panels, wrap,
+    GREY, NothingToDraw, Target, block_cell, candidate_legend, layer_ticks, need_searches, palette_of, panels,
+    side_legend, wrap,
 )  # fmt: skip
+from nas.plots_losses import ARCHITECTURE_LOOKS
 from nas.run_files import Run
 from supernet.blocks import BLOCKS
 
@@ -37,7 +39,7 @@ def attention_depth_size(run: Run) -> tuple[float, float]:
 
 
 def draw_attention_depth(run: Run, target: Target) -> None:
-    """Probability of attention-like blocks by layer, stacked by kind, a line a seed; the cut and its interval; counts by thirds."""
+    """Probability of attention-like blocks by layer, stacked by kind, a line a seed; cut with interval; counts by thirds."""
     need_searches(run)
     places = attention_like(run)
     if not places:
@@ -101,6 +103,46 @@ def draw_agreement(run: Run, target: Target) -> None:
     candidate_legend(target, top, palette.only({label for row in winners for label in row}))
 
 
+def sweep_size(run: Run) -> tuple[float, float]:
+    """Width and height in inches."""
+    return 9.5, 4.6
+
+
+def draw_sweep(run: Run, target: Target) -> None:
+    """Loss of rule-built layouts against the ratio, a line a cut, with the baseline and its noise band (PAR, figure 4)."""
+    if run.sweep is None or not run.sweep["points"]:
+        raise NothingToDraw("No sweep over ratio and cut has been run here; search.py sweep RUN does it.")
+    axes = panels(target, [1])[0][0]
+    points = run.sweep["points"]
+    for place, cut in enumerate(sorted({point["cut"] for point in points})):
+        own = sorted((point for point in points if point["cut"] == cut), key=lambda point: point["ratio"])
+        color, line, marker = ARCHITECTURE_LOOKS[(place + 1) % len(ARCHITECTURE_LOOKS)]
+        spreads = [point["spread"] if isinstance(point.get("spread"), (int, float)) else 0.0 for point in own]
+        axes.errorbar([point["ratio"] for point in own], [point["held_out_loss"] for point in own], yerr=spreads, color=color,
+                      linestyle=line, marker=marker, capsize=4, elinewidth=1, label=f"cut {cut:.3g}")  # fmt: skip
+    _sweep_baseline(axes, run.sweep)
+    chosen = next((point for point in points if point.get("name") == run.sweep.get("chosen")), None)
+    if chosen:
+        axes.plot(chosen["ratio"], chosen["held_out_loss"], marker="o", markersize=17, markerfacecolor="none", color=INK,
+                  linestyle="none", label=f"largest within the band: {chosen['ratio']:g}")  # fmt: skip
+    axes.set_xlabel("ratio p: layers for one attention block")
+    axes.set_ylabel("held-out cross-entropy (nats a token)")
+    seeds = run.sweep.get("seeds", 1)
+    axes.set_title(
+        "How far can attention be thinned out?" + (f" Bars: spread over {seeds} seeds" if seeds > 1 else " One seed each")
+    )
+    axes.margins(0.08)
+    side_legend(target, axes)
+
+
+def _sweep_baseline(axes: Axes, sweep: dict[str, Any]) -> None:
+    base = sweep.get("baseline", {})
+    loss, noise = base.get("held_out_loss"), base.get("noise")
+    if isinstance(loss, (int, float)) and isinstance(noise, (int, float)):
+        axes.axhspan(loss - noise, loss + noise, color="#DDDDDD", linewidth=0, zorder=0, label="its noise band")
+        axes.axhline(loss, color=GREY, linestyle=":", label=f"{base.get('name', 'baseline')} {loss:.3f}")
+
+
 def _letter(axes: Axes, layer: int, row: int, palette: Palette, label: str) -> None:
     style = palette[label]
     box = {"facecolor": style.color, "edgecolor": "none", "pad": 0.6} if style.hatch else None
@@ -112,7 +154,9 @@ def _thirds(axes: Axes, mass: np.ndarray) -> None:
     if len(mass) < 3:
         return
     for part in np.array_split(np.arange(len(mass)), 3):
-        axes.text(part.mean(), 1.06, f"{mass[part].sum():.1f} of {len(part)}", ha="center", va="bottom", fontsize=10, color=GREY)
+        axes.text(
+            part.mean(), 1.06, f"{mass[part].sum():.1f} of {len(part)}", ha="center", va="bottom", fontsize=10, color=GREY
+        )
         if part[0]:
             axes.plot([part[0] - 0.5] * 2, [1.05, 1.14], color=GREY, linewidth=0.8)
 

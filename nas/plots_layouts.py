@@ -47,14 +47,18 @@ def layouts(run: Run) -> list[Layout]:
     if best is not None:
         chosen = best["name"] if best.get("name") in found else "best"
         found.setdefault(chosen, _from_file("best", best, palette))
-    return [dataclasses.replace(one, best=name == chosen, relative_cost=_relative_cost(run, one)) for name, one in found.items()]
+    return [
+        dataclasses.replace(one, best=name == chosen, relative_cost=_relative_cost(run, one)) for name, one in found.items()
+    ]
 
 
 def layouts_size(run: Run) -> tuple[float, float]:
     """Width and height in inches."""
     strips = layouts(run)
     longest = max((len(one.labels) for one in strips), default=1)
-    return float(np.clip(5.5 + 0.36 * longest, 9, 16)), max(2.1 + 0.46 * len(strips), 1.3 + 0.24 * len(_palette(run, strips).labels))
+    return float(np.clip(5.5 + 0.36 * longest, 9, 16)), max(
+        2.1 + 0.46 * len(strips), 1.3 + 0.24 * len(_palette(run, strips).labels)
+    )
 
 
 def draw_layouts(run: Run, target: Target) -> None:
@@ -75,7 +79,9 @@ def draw_layouts(run: Run, target: Target) -> None:
     for side in axes.spines.values():
         side.set_visible(False)
     notes = ["★ best of the comparison"] if any(one.best for one in strips) else []
-    notes += ["▼ a rule or the budget overruled the most probable candidate here"] if any(one.overruled for one in strips) else []
+    notes += (
+        ["▼ a rule or the budget overruled the most probable candidate here"] if any(one.overruled for one in strips) else []
+    )
     notes += ["% FLOPs of the layers, interleaved of equal depth = 100 %"] if any(one.relative_cost for one in strips) else []
     axes.set_title("Layouts, derived and hand-made")
     axes.set_xlabel("\n".join([axes.get_xlabel(), *notes]))
@@ -92,8 +98,8 @@ def _strip(axes: Axes, row: int, strip: Layout, palette: Palette, *, letters_fit
         if layer in strip.overruled:
             axes.plot(layer, row - 0.43, marker="v", markersize=4.5, color="#111111", clip_on=False)
     if strip.relative_cost is not None:
-        axes.text(1.01, row, f"{100 * strip.relative_cost:.0f} %", transform=axes.get_yaxis_transform(), va="center", color=GREY,
-                  fontsize=10)  # fmt: skip
+        share = f"{100 * strip.relative_cost:.0f} %"
+        axes.text(1.01, row, share, transform=axes.get_yaxis_transform(), va="center", color=GREY, fontsize=10)
 
 
 def _palette(run: Run, strips: list[Layout]) -> Palette:
@@ -107,7 +113,9 @@ def _from_file(name: str, architecture: dict[str, Any], palette: Palette) -> Lay
     overruled = architecture.get("evidence", {}).get("overruled", [])
     layers = {entry["layer"] for entry in overruled if isinstance(entry, dict) and isinstance(entry.get("layer"), int)}
     pattern = architecture.get("pattern")
-    return Layout(name, labels, pattern if isinstance(pattern, str) else "".join(palette[one].tag[0] for one in labels), layers)
+    return Layout(
+        name, labels, pattern if isinstance(pattern, str) else "".join(palette[one].tag[0] for one in labels), layers
+    )
 
 
 def _from_pattern(name: str, pattern: str) -> Layout:
@@ -136,5 +144,7 @@ def _settings(run: Run) -> ModelSettings:
     """The widths of the run's architectures, else of its configuration; the vocabulary costs no layer anything."""
     for architecture in run.architectures.values():
         return ModelSettings.from_mapping(architecture.get("model", {}))
-    model = {key: value for key, value in run.setting("model", {}).items() if key not in ("task", "layers") and value is not None}
+    model = {
+        key: value for key, value in run.setting("model", {}).items() if key not in ("task", "layers") and value is not None
+    }
     return ModelSettings.from_mapping({"max_len": run.setting("data.seq_len", ModelSettings.max_len), **model})

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from nas.plots_base import (
-    GREY, LEGIBLE_POINTS, NothingToDraw, Target, panels, runs_of, shade_warm_up, side_legend, thin, warm_up_end,
+    GREY, LEGIBLE_POINTS, NothingToDraw, Target, legend_name, panels, runs_of, shade_warm_up, side_legend, thin, warm_up_end,
 )  # fmt: skip
 from nas.run_files import Run
 
@@ -56,7 +56,7 @@ def draw_retraining(run: Run, target: Target) -> None:
     for name, (color, line, marker) in zip(order, looks(order)):
         steps, mean, low, high = curves[name]
         axes.plot(steps, mean, color=color, linestyle=line, marker=marker, markevery=max(1, len(steps) // 8), markersize=5,
-                  label=f"{name}  {mean[-1]:.3f}")  # fmt: skip
+                  label=legend_name(f"{name}  {mean[-1]:.3f}"))  # fmt: skip
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set_xlabel("training step")
     axes.set_ylabel("held-out cross-entropy (nats a token)")

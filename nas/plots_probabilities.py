@@ -4,10 +4,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from nas.palette import Palette, ink_on, shorten
+from nas.palette import INK, Palette, ink_on, shorten
 from nas.plots_base import (
-    FAINT, GREY, INK, LEGIBLE_POINTS, Target, candidate_legend, layer_ticks, line_edge, need_searches, palette_of, panels, runs_of,
-    say, shade_warm_up, thin, warm_up_end,
+    FAINT, GREY, LEGIBLE_POINTS, Target, candidate_legend, layer_ticks, line_edge, need_searches, palette_of, panels,
+    runs_of, say, shade_warm_up, thin, warm_up_end,
 )  # fmt: skip
 from nas.run_files import Run
 from nas.run_readers import Search
@@ -154,9 +154,11 @@ def _heat(axes: Axes, table: np.ndarray, run: Run, palette: Palette, look: tuple
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), [f"{shorten(label)}  {palette[label].tag}     " for label in labels])
     axes.tick_params(length=0)
-    for row, label in enumerate(labels):  # the block's own colour beside its name
-        axes.add_patch(Rectangle((-0.018, row - 0.32), 0.013, 0.64, facecolor=palette[label].color, edgecolor=palette[label].ink,
-                                 hatch=palette[label].hatch, linewidth=0, clip_on=False, transform=axes.get_yaxis_transform()))  # fmt: skip
+    for row, style in enumerate(map(palette.__getitem__, labels)):  # the block's own colour beside its name
+        look = {"facecolor": style.color, "edgecolor": style.ink, "hatch": style.hatch, "linewidth": 0}
+        axes.add_patch(
+            Rectangle((-0.018, row - 0.32), 0.013, 0.64, clip_on=False, transform=axes.get_yaxis_transform(), **look)
+        )
     if top == 1.0:
         for layer, row in enumerate(image.argmax(axis=0)):
             axes.add_patch(Rectangle((layer - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=INK, linewidth=1.4))
@@ -196,8 +198,10 @@ def _temperature(axes: Axes, run: Run, warm: float, steps: np.ndarray) -> None:
 def _trajectory(axes: Axes, steps: np.ndarray, table: np.ndarray, run: Run, palette: Palette) -> None:
     for label in reversed(_ordered(run, palette)):
         style = palette[label]
-        axes.plot(steps, table[:, run.candidates.index(label)], color=style.color, dashes=style.dashes or (None, None), linewidth=1.5,
-                  path_effects=line_edge(style.color), label=label)  # fmt: skip
+        values, dashes = table[:, run.candidates.index(label)], style.dashes or (None, None)
+        axes.plot(
+            steps, values, color=style.color, dashes=dashes, linewidth=1.5, path_effects=line_edge(style.color), label=label
+        )
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 0.5, 1], ["0", ".5", "1"])
     axes.set_xlim(0, max(steps[-1], 1))

@@ -1,4 +1,4 @@
-"""Pictures of what attention and synthesizers learned: histograms of the logits' weights, and attention maps (Tay et al. 2020)."""
+"""Pictures of what attention and synthesizers learned, as in Tay et al. 2020: histograms of weights, and attention maps."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -100,7 +100,9 @@ def draw_attention_maps(run: Run, target: Target) -> None:
         row[0].set_ylabel(shorten(label, 24) + "\nquery")
     for axes in grid[-1]:
         axes.set_xlabel("key")
-    bar = grid[0][0].figure.colorbar(image, ax=[axes for row in grid for axes in row], fraction=0.04, pad=0.02, ticks=[-2, -1, 0, 1, 2])
+    bar = grid[0][0].figure.colorbar(
+        image, ax=[axes for row in grid for axes in row], fraction=0.04, pad=0.02, ticks=[-2, -1, 0, 1, 2]
+    )
     bar.ax.set_yticklabels(["1/4", "1/2", "as plain\naveraging", "2 times", "4 times"])
     bar.outline.set_visible(False)
 
@@ -191,9 +193,15 @@ def _collect(
             full = tensors.get("map")
             if full is None and {"left", "right"} <= set(tensors):
                 full = tensors["left"] @ tensors["right"].swapaxes(-1, -2)
-            chosen = [full] if full is not None else [value for name, value in tensors.items() if not name.endswith(("bias", "mixing"))]
+            chosen = (
+                [full]
+                if full is not None
+                else [value for name, value in tensors.items() if not name.endswith(("bias", "mixing"))]
+            )
             flat = np.concatenate([value.ravel() for value in chosen]).astype(np.float64)
             if np.isfinite(flat).all() and flat.size:
-                corner = None if full is None else full[0, :POSITIONS_SHOWN, full.shape[2] - full.shape[1] :][:, :POSITIONS_SHOWN]
+                corner = (
+                    None if full is None else full[0, :POSITIONS_SHOWN, full.shape[2] - full.shape[1] :][:, :POSITIONS_SHOWN]
+                )
                 picked = flat[:: max(1, flat.size // VALUES_SHOWN)]
                 yield LogitWeights(label, layer, picked, None if corner is None else corner.astype(np.float64))

@@ -50,7 +50,7 @@ def page(run: Run) -> str:
 
 
 def render_template(name: str, **context: Any) -> str:
-    """A page from `templates/`, with style and script inlined; the script may run by its hash alone, and nothing is fetched."""
+    """A page from `templates/`, style and script inlined; the script may run by its hash alone, nothing is fetched."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(files("nas") / "templates")), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,

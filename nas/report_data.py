@@ -33,7 +33,8 @@ def embedded_search(run: Run, palette: Palette) -> tuple[dict[str, Any] | None, 
     first = run.searches[0]
     costs = {label: float(cost) for label, cost in zip(first.candidates, first.costs) if math.isfinite(cost)}
     data = {
-        "layers": run.layers, "unit": {"flops_per_token": "FLOPs a token"}.get(first.cost_unit, first.cost_unit), "searches": searches,
+        "layers": run.layers, "searches": searches,
+        "unit": {"flops_per_token": "FLOPs a token"}.get(first.cost_unit, first.cost_unit),
         "candidates": [_candidate(palette, label, costs.get(label)) for label in labels],
     }  # fmt: skip
     return data, _thinned(recorded, at_most)
@@ -55,5 +56,5 @@ def _candidate(palette: Palette, label: str, cost: float | None) -> dict[str, An
 def _thinned(recorded: int, at_most: int) -> str | None:
     if recorded <= at_most:
         return None
-    return (f"To keep this page small it carries {at_most} of the {recorded} recorded steps, evenly spread, the first and the last "
-            "among them; probabilities.json has them all.")  # fmt: skip
+    return (f"To keep this page small it carries {at_most} of the {recorded} recorded steps, evenly spread, the first and the "
+            "last among them; probabilities.json has them all.")  # fmt: skip

@@ -71,7 +71,13 @@ def convergence(run: Run) -> list[dict[str, Any]]:
     for search in run.searches:
         verdict = search.verdict or {"converged": None, "reasons": ["the search has left no verdict"]}
         name = f"seed {search.seed}" if len(run.searches) > 1 else "search"
-        told.append({"name": name, "converged": verdict.get("converged") is True, "reasons": [str(r) for r in verdict.get("reasons", [])]})
+        told.append(
+            {
+                "name": name,
+                "converged": verdict.get("converged") is True,
+                "reasons": [str(r) for r in verdict.get("reasons", [])],
+            }
+        )
     return told
 
 
@@ -118,13 +124,19 @@ def warnings_of(run: Run, thinned: str | None) -> list[str]:
     if run.searches:
         shares = [_identity_share(run, table) for table in run.final()]
         if max(shares) > MANY_IDENTITIES:
-            said.append(f"identity is the most probable candidate of {max(shares):.0%} of the layers: a collapse, or far fewer layers do.")
+            said.append(
+                f"identity is the most probable candidate of {max(shares):.0%} of the layers: a collapse, or fewer layers do."
+            )
     weak = [str(rule["rule"]) for rule in rules(run) if rule.get("supported") is False]
     if weak:
         said.append(f"Not supported by the evidence: {', '.join(weak)}.")
     said += _lost_losses(run)
     missing = {"search": not run.searches, "derivation": not run.architectures, "retraining": not run.comparison}
-    said += [f"The stage {stage} has not been run, or its files are not there." for stage, is_missing in missing.items() if is_missing]
+    said += [
+        f"The stage {stage} has not been run, or its files are not there."
+        for stage, is_missing in missing.items()
+        if is_missing
+    ]
     return said + ([thinned] if thinned else [])
 
 
@@ -156,7 +168,9 @@ def facts(run: Run) -> list[tuple[str, str]]:
     data = run.data or next((one.data for one in run.seeds.values() if one.data), None)
     if data:
         size = f", {data['bytes']:,} bytes" if isinstance(data.get("bytes"), int) else ""
-        told.append(("text", f"{data.get('name')}{size}, vocabulary {data.get('vocab_size')}, sha256 {str(data.get('sha256'))[:16]}…"))
+        told.append(
+            ("text", f"{data.get('name')}{size}, vocabulary {data.get('vocab_size')}, sha256 {str(data.get('sha256'))[:16]}…")
+        )
     device = run.setting("run.device")
     if device:
         told.append(("device asked for", f"{device}, precision {run.setting('run.precision', 'auto')}"))
@@ -193,7 +207,9 @@ def _identity_share(run: Run, table: np.ndarray) -> float:
 def _disagreement(run: Run) -> list[str]:
     winners = run.final().argmax(axis=2)  # [K, N]
     same = float((winners == winners[0]).all(axis=0).mean())
-    return [f"The seeds agree on the most probable candidate in only {same:.0%} of the layers."] if same < SURE_AGREEMENT else []
+    return (
+        [f"The seeds agree on the most probable candidate in only {same:.0%} of the layers."] if same < SURE_AGREEMENT else []
+    )
 
 
 def _lost_losses(run: Run) -> list[str]:

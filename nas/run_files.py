@@ -8,7 +8,7 @@ import numpy as np
 
 from nas.run_readers import (
     Search, read_architectures, read_comparison, read_config, read_metrics, read_object, read_probabilities, read_retrained,
-    seed_folders,
+    read_sweep, seed_folders,
 )  # fmt: skip
 from supernet.errors import UserError
 
@@ -27,6 +27,7 @@ class Run:
     comparison: list[dict[str, Any]] = field(default_factory=list)
     retrained: dict[tuple[str, int], dict[str, np.ndarray]] = field(default_factory=dict)
     agreement: dict[str, Any] | None = None
+    sweep: dict[str, Any] | None = None
     seeds: dict[int, "Run"] = field(default_factory=dict)
 
     @classmethod
@@ -49,6 +50,7 @@ class Run:
             comparison=read_comparison(folder / "comparison.json"),
             retrained=read_retrained(folder / "retrain"),
             agreement=read_object(folder / "agreement.json"),
+            sweep=read_sweep(folder / "sweep" / "sweep.json"),
             seeds={k: cls.load(sub) for k, sub in seed_folders(folder)},
         )
 
@@ -94,7 +96,16 @@ class Run:
 
     def newest_source(self) -> int:
         """When the last of the files that pictures and report are made of was written, in ns since 1970."""
-        patterns = ("*.json", "*.jsonl", "*.yaml", "*.pt", "architectures/*.json", "retrain/*/seed-*/*", "seed-*/*.*")
+        patterns = (
+            "*.json",
+            "*.jsonl",
+            "*.yaml",
+            "*.pt",
+            "architectures/*.json",
+            "retrain/*/seed-*/*",
+            "seed-*/*.*",
+            "sweep/*.json",
+        )
         return max((path.stat().st_mtime_ns for pattern in patterns for path in self.folder.glob(pattern)), default=0)
 
     def draw(self, picture: str, axes: Any = None) -> Any:

@@ -51,8 +51,8 @@ class Search:
         if sorted(self.candidates) != sorted(first.candidates) or not same_layers:
             raise UserError(f"{folder}: the seeds' probabilities.json differ in layers or candidates")
         order = [self.candidates.index(label) for label in first.candidates]
-        return dataclasses.replace(
-            self, candidates=first.candidates, probabilities=self.probabilities[:, :, order], costs=self.costs[order])  # fmt: skip
+        table, costs = self.probabilities[:, :, order], self.costs[order]
+        return dataclasses.replace(self, candidates=first.candidates, probabilities=table, costs=costs)
 
     def expected_cost(self) -> np.ndarray:
         """The expected cost of the layers at each recorded step, [S], in `cost_unit`."""
@@ -218,6 +218,20 @@ def read_comparison(path: Path) -> list[dict[str, Any]]:
             if value is not None and (isinstance(value, bool) or not isinstance(value, NUMBER)):
                 raise UserError(f"{path}: [{index}].{key}: expected a number or null, got {value!r}")
     return rows
+
+
+def read_sweep(path: Path) -> dict[str, Any] | None:
+    """sweep/sweep.json with its points checked; None where there is no such file."""
+    content = read_object(path)
+    if content is None:
+        return None
+    points = content.get("points")
+    for index, point in enumerate(points if isinstance(points, list) else [None]):
+        for key in ("cut", "ratio", "held_out_loss"):
+            value = point.get(key) if isinstance(point, dict) else None
+            if isinstance(value, bool) or not isinstance(value, NUMBER):
+                raise UserError(f"{path}: points[{index}].{key}: expected a number, got {value!r}")
+    return content
 
 
 def read_retrained(folder: Path) -> dict[tuple[str, int], dict[str, np.ndarray]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import pytest
-from made_runs import add_checkpoint, build_run
+from made_runs import add_checkpoint, add_sweep, build_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -56,6 +56,7 @@ def test_no_words_overlap_or_are_cut_off(tmp_path, layers, candidates, seeds):
     folder = build_run(tmp_path / "run", layers=layers, candidates=candidates, steps=6, seeds=seeds, retrain_seeds=seeds)
     if layers in (4, 12):
         add_checkpoint(folder if seeds == 1 else folder / "seed-0", layers, candidates)
+        add_sweep(folder)
     run = Run.load(folder)
     with matplotlib.rc_context(RC):
         found = {name: misplaced_words(draw(run, name)) for name in PICTURES}
@@ -90,7 +91,9 @@ def test_heat_map_shows_the_last_probabilities_in_the_palettes_order(run):
     palette = palette_of(run)
     order = [run.candidates.index(label) for label in palette.labels if label in run.candidates]
     assert np.array_equal(axes.collections[0].get_array(), run.search.final[:, order].T)
-    outlined = {(round(p.get_x() + 0.5), round(p.get_y() + 0.5)) for p in axes.patches if isinstance(p, Rectangle) and not p.get_fill()}
+    outlined = {
+        (round(p.get_x() + 0.5), round(p.get_y() + 0.5)) for p in axes.patches if isinstance(p, Rectangle) and not p.get_fill()
+    }
     assert outlined == {(layer, row) for layer, row in enumerate(run.search.final[:, order].argmax(axis=1))}
     assert f"{run.search.final[2, order[1]]:.2f}"[1:] == words(axes)[1 * 6 + 2]
     assert [label.get_text().split()[0] for label in axes.get_yticklabels()] == [run.candidates[k] for k in order]
@@ -143,7 +146,7 @@ def test_expected_cost_is_relative_to_interleaved_and_shows_the_target(run):
     axes = draw(run, "expected_cost").axes[0]
     shown = line(axes, "expected, from the probabilities").get_ydata()
     assert np.allclose(shown, run.search.expected_cost() / run.search.interleaved_cost())
-    assert np.allclose(shown, run.metrics["expected_cost"] / run.search.interleaved_cost(), rtol=1e-3)
+    assert np.allclose(shown, run.metrics["expected_cost"], rtol=1e-3)
     assert line(axes, "target 0.65").get_ydata()[0] == 0.65
 
 
@@ -209,7 +212,11 @@ def test_cost_against_loss_shows_means_intervals_and_the_front(run):
     assert len(time.containers) == len(found)
     front = pareto(found, "flops")
     assert np.allclose(flops.get_lines()[0].get_ydata(), [one.loss for one in front])
-    beaten = [one for one in found if any(o.flops <= one.flops and o.loss < one.loss or o.flops < one.flops and o.loss <= one.loss for o in found)]
+    beaten = [
+        one
+        for one in found
+        if any(o.flops <= one.flops and o.loss < one.loss or o.flops < one.flops and o.loss <= one.loss for o in found)
+    ]
     assert {one.name for one in front} == {one.name for one in found} - {one.name for one in beaten}
 
 
@@ -236,6 +243,19 @@ def test_agreement_shows_each_seeds_winner_and_the_share(parent):
     palette = palette_of(parent)
     letters = [palette[row["argmax"][seed]].tag for seed in range(3) for row in told]
     assert words(strips) == letters
+
+
+def test_the_sweep_shows_a_line_a_cut_the_band_and_the_choice(tmp_path):
+    folder = build_run(tmp_path / "run", stages=())
+    add_sweep(folder)
+    axes = draw(Run.load(folder), "sweep").axes[0]
+    lines = {box.get_label(): box.lines[0] for box in axes.containers}
+    assert lines["cut 0.5"].get_xdata().tolist() == [2, 3, 5, 8]
+    assert np.allclose(lines["cut 0.667"].get_ydata(), [2.0 + 0.02 * ratio - 0.00667 for ratio in (2, 3, 5, 8)])
+    chosen = line(axes, "largest within the band: 3")
+    assert chosen.get_xdata()[0] == 3 and chosen.get_ydata()[0] == pytest.approx(2.055)
+    band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
+    assert (band.y0, band.y1) == (pytest.approx(2.024), pytest.approx(2.056))
 
 
 def test_latency_shows_the_measured_medians(run):
@@ -286,7 +306,9 @@ def test_a_picture_without_data_is_removed_and_says_why_when_asked_for(tmp_path)
     (folder / "plots" / "cost_against_loss.png").write_bytes(b"old")
     assert "cost_against_loss.png" not in {path.name for path in draw_all(folder)}
     assert not (folder / "plots" / "cost_against_loss.png").exists()
-    assert "No architecture has been retrained" in words(draw(Run.load(folder), "cost_against_loss").axes[0])[0].replace("\n", " ")
+    assert "No architecture has been retrained" in words(draw(Run.load(folder), "cost_against_loss").axes[0])[0].replace(
+        "\n", " "
+    )
 
 
 @pytest.mark.parametrize("name", PICTURES)

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import os
-import re
 from html.parser import HTMLParser
 
 import numpy as np
@@ -19,7 +18,7 @@ from nas.report import duration, number, readable, write_report
 from nas.report_sections import headline, timings, warnings_of
 from nas.run_files import Run
 
-EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>&\u2028\"'"
+EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>&\u2028\"'$\\frac{$ 字"
 
 
 class Page(HTMLParser):
@@ -72,7 +71,19 @@ def page(folder):
 
 def test_the_verdict_comes_first_and_the_sections_in_their_order(folder, page):
     _, parsed = page
-    wanted = ["verdict", "best", "comparison", "layouts", "rules", "steps", "pictures", "configuration", "versions", "timings", "warnings"]
+    wanted = [
+        "verdict",
+        "best",
+        "comparison",
+        "layouts",
+        "rules",
+        "steps",
+        "pictures",
+        "configuration",
+        "versions",
+        "timings",
+        "warnings",
+    ]
     assert [name for name in parsed.ids() if name in wanted] == wanted
     assert parsed.text.index(headline(Run.load(folder))) < parsed.text.index("Best architecture")
 
@@ -91,7 +102,7 @@ def test_every_number_of_the_comparison_is_there(folder, page):
 def test_every_picture_is_there_with_its_words(page):
     _, parsed = page
     images = [attributes for tag, attributes in parsed.tags if tag == "img"]
-    missing = [name for name in PICTURES if name in ("synthesizers", "attention_maps", "agreement")]
+    missing = [name for name in PICTURES if name in ("synthesizers", "attention_maps", "agreement", "sweep")]
     assert len(images) == len(PICTURES) - len(missing)
     assert all(image["alt"] and image["src"].startswith("data:image/") for image in images)
     assert all(f"picture-{name}" in parsed.ids() for name in PICTURES)
@@ -101,7 +112,9 @@ def test_every_picture_is_there_with_its_words(page):
 
 def test_nothing_is_fetched_and_only_the_pages_own_script_runs(page):
     html, parsed = page
-    policy = next(attributes["content"] for tag, attributes in parsed.tags if attributes.get("http-equiv") == "Content-Security-Policy")
+    policy = next(
+        attributes["content"] for tag, attributes in parsed.tags if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
     (script,) = [text for attributes, text in parsed.scripts if attributes.get("type") != "application/json"]
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -157,7 +170,9 @@ def test_text_from_files_is_never_markup(tmp_path):
         write_json(home / "data.json", data)
     for name in ("argmax", "par-rule", "budget", "best"):
         arch = read_json(folder / "architectures" / f"{name}.json")
-        arch.setdefault("evidence", {})["rules"] = [{"rule": EVIL, "value": EVIL, "interval": [EVIL], "supported": False, "reason": EVIL}]
+        arch.setdefault("evidence", {})["rules"] = [
+            {"rule": EVIL, "value": EVIL, "interval": [EVIL], "supported": False, "reason": EVIL}
+        ]
         arch["evidence"]["overruled"] = [{"layer": EVIL, "preferred": EVIL, "chosen": EVIL, "rule": EVIL}]
         arch.setdefault("provenance", {})["versions"] = {EVIL: EVIL}
         arch["name"] = EVIL
@@ -166,10 +181,8 @@ def test_text_from_files_is_never_markup(tmp_path):
         {**row, "name": row["name"] + EVIL, "pattern": EVIL} for row in read_json(folder / "comparison.json")
     ])  # fmt: skip
     html, parsed = read_page(folder)
-    plain = Page(write_report(build_run(tmp_path / "plain", layers=4, candidates=3, steps=4, seeds=2, retrain_seeds=1)).read_text())
-    assert "onerror=alert" not in re.sub(r"&lt;img src=x onerror=alert", "", html).replace("\\u003cimg src=x onerror=alert", "")
-    assert len(parsed.scripts) == len(plain.scripts) == 2
-    assert {tag for tag, _ in parsed.tags} == {tag for tag, _ in plain.tags}
+    assert "<img src=x" not in html and "<script>alert" not in html
+    assert len(parsed.scripts) == 2 and sum(tag == "img" for tag, _ in parsed.tags) <= len(PICTURES)
     assert all("onerror" not in attributes for _, attributes in parsed.tags)
     embedded = next(text for attributes, text in parsed.scripts if attributes.get("id") == "search-data")
     assert not set("<>&'\u2028") & set(embedded) and loads(embedded)["unit"] == EVIL
@@ -178,7 +191,15 @@ def test_text_from_files_is_never_markup(tmp_path):
 @pytest.mark.parametrize(
     ("stages", "sentences"),
     [
-        ((), ["Nothing has been searched or compared", "No architecture has been chosen", "No rules have been read", "no search"]),
+        (
+            (),
+            [
+                "Nothing has been searched or compared",
+                "No architecture has been chosen",
+                "No rules have been read",
+                "no search",
+            ],
+        ),
         (("search",), ["no layout has been retrained yet", "so nothing can be said", "No rules have been read"]),
         (("search", "derive"), ["no layout has been retrained yet", "what there is to compare"]),
         (("retrain",), ["No search has been recorded", "Best: "]),
@@ -240,7 +261,8 @@ def test_warnings_name_what_weakens_the_evidence(tmp_path):
     write_json(folder / "probabilities.json", content)
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": null}\n{"step": 2, "loss": 3.0}\n')
     said = " ".join(warnings_of(Run.load(folder), None))
-    for part in ("not converged: too few steps", "one seed, so the noise of training", "identity is the most probable candidate of 100%",
+    for part in ("not converged: too few steps", "one seed, so the noise of training",
+                 "identity is the most probable candidate of 100%",
                  "1 of 2 logged training losses", "One search seed"):  # fmt: skip
         assert part in said
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: slider, hover, copy, download, keyboard, narrow width, dark mode, print; nothing leaves the page."""
+"""The report in a real browser: slider, hover, copy, download, keyboard, narrow width, dark mode, print, no request."""
 
 import json
 import shutil
@@ -60,7 +60,9 @@ def page(driver, folder):
 
 
 def resize(driver, width, height):
-    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    )
 
 
 def find(driver, selector):
@@ -74,7 +76,8 @@ def cell(driver, layer, column):
 def shown(driver):
     """The grid's numbers [layers, candidates], to two decimals."""
     rows = driver.execute_script(
-        "return [...document.querySelectorAll('#grid tbody tr')].map(r => [...r.querySelectorAll('td.cell')].map(c => c.style.getPropertyValue('--p')))"
+        "return [...document.querySelectorAll('#grid tbody tr')]"
+        ".map(row => [...row.querySelectorAll('td.cell')].map(cell => cell.style.getPropertyValue('--p')))"
     )
     return np.array(rows, float)
 
@@ -108,7 +111,8 @@ def test_the_slider_moves_heat_map_trajectories_and_layout(page, folder):
     tags = [style.tag for style in palette_of(Run.load(folder)) if style.label in labels]
     assert letters == [tags[place] for place in seventh.argmax(axis=1)]
     winners = page.execute_script(
-        "return [...document.querySelectorAll('#grid tbody tr')].map(r => [...r.querySelectorAll('td.cell')].findIndex(c => c.classList.contains('winner')))"
+        "return [...document.querySelectorAll('#grid tbody tr')]"
+        ".map(row => [...row.querySelectorAll('td.cell')].findIndex(cell => cell.classList.contains('winner')))"
     )
     assert winners == seventh.argmax(axis=1).tolist()
 
@@ -121,7 +125,11 @@ def test_hovering_a_cell_tells_layer_block_probability_and_cost(page, folder):
     tip = find(page, "#tip")
     cost = Run.load(folder).seeds[0].search.cost_table[labels[1]]
     assert tip.is_displayed()
-    assert tip.text.split("\n") == [f"layer 3: {labels[1]}", f"probability {values[3, 1]:.4f} at step 110", f"{cost:,} FLOPs a token"]
+    assert tip.text.split("\n") == [
+        f"layer 3: {labels[1]}",
+        f"probability {values[3, 1]:.4f} at step 110",
+        f"{cost:,} FLOPs a token",
+    ]
     press(page, webdriver.Keys.ESCAPE)
     assert not tip.is_displayed()
 
@@ -133,7 +141,10 @@ def test_clicking_a_layer_shows_its_history(page, folder):
     assert find(page, "#grid tbody tr:nth-child(5)").get_attribute("aria-selected") == "true"
     readings = [row.find_elements("css selector", "td")[2].text for row in page.find_elements("css selector", "#readings tr")]
     assert readings == [f"{value:.4f}" for value in values[4]]
-    strokes = {line.get_attribute("data-candidate"): line.get_attribute("stroke") for line in page.find_elements("css selector", "#chart path[data-candidate]")}
+    strokes = {
+        line.get_attribute("data-candidate"): line.get_attribute("stroke")
+        for line in page.find_elements("css selector", "#chart path[data-candidate]")
+    }
     assert strokes == {str(place): COLORS[label] for place, label in enumerate(labels)}
     chart = find(page, "#chart")
     webdriver.ActionChains(page).move_to_element(chart).perform()
@@ -150,7 +161,9 @@ def test_cells_can_be_walked_with_the_keyboard(page):
     press(page, webdriver.Keys.ENTER)
     assert find(page, "#history-name").text == "Layer 2"
     press(page, webdriver.Keys.END)
-    assert page.execute_script("return document.activeElement === document.querySelectorAll('#grid tbody tr')[2].querySelectorAll('td.cell')[3]")
+    assert page.execute_script(
+        "return document.activeElement === document.querySelectorAll('#grid tbody tr')[2].querySelectorAll('td.cell')[3]"
+    )
     assert page.execute_script("return document.querySelectorAll('#grid td.cell[tabindex=\"0\"]').length") == 1
 
 
@@ -185,7 +198,9 @@ def test_the_pattern_is_copied(page, folder):
     while button.text != "Copied" and time.time() < end:
         time.sleep(0.05)
     assert button.text == "Copied"
-    text = page.execute_async_script("const done = arguments[0]; navigator.clipboard.readText().then(done, e => done(String(e)))")
+    text = page.execute_async_script(
+        "const done = arguments[0]; navigator.clipboard.readText().then(done, e => done(String(e)))"
+    )
     best = read_json(folder / "architectures" / "best.json")
     assert text == best["pattern"]
 
@@ -240,7 +255,9 @@ def test_every_picture_can_be_shown(page):
 def contrast(driver, selector):
     """WCAG contrast of an element's text against the page."""
     colors = driver.execute_script(
-        "const e = document.querySelector(arguments[0]); return [getComputedStyle(e).color, getComputedStyle(document.body).backgroundColor]", selector
+        "return [document.querySelector(arguments[0]), document.body]"
+        ".map((one, k) => getComputedStyle(one)[k ? 'backgroundColor' : 'color'])",
+        selector,
     )
     lights = []
     for color in colors:

@@ -36,7 +36,9 @@ def test_arrays_are_what_the_files_say(folder):
     assert run.comparison == read_json(folder / "comparison.json")
     assert run.config == yaml.safe_load((folder / "config.yaml").read_text())
     assert list(run.architectures) == ["best", "argmax", "par-rule", "budget"]
-    assert set(run.retrained) == {(name, seed) for name in ("argmax", "par-rule", "budget", "interleaved", "par") for seed in (0, 1)}
+    assert set(run.retrained) == {
+        (name, seed) for name in ("argmax", "par-rule", "budget", "interleaved", "par") for seed in (0, 1)
+    }
     assert run.layers == 5 and run.setting("search.warmup_steps") == 20 and run.setting("search.nothing", 7) == 7
 
 
@@ -97,7 +99,10 @@ def test_a_line_that_is_still_being_written_is_left_out(folder):
         (lambda c: c["steps"].append(9999), "9 steps and 4 candidates, got 8x5x4"),
         (lambda c: c["probabilities"][3][2].append(0.0), "levels of lists of equal lengths"),
         (lambda c: c["probabilities"][3][2].__setitem__(1, None), "levels of lists of equal lengths"),
-        (lambda c: c["probabilities"][3][2].__setitem__(1, 0.9), r"probabilities\[3\]\[2\]: expected numbers from 0 that sum to 1"),
+        (
+            lambda c: c["probabilities"][3][2].__setitem__(1, 0.9),
+            r"probabilities\[3\]\[2\]: expected numbers from 0 that sum to 1",
+        ),
         (lambda c: c["cost"].update(budget="half"), "cost.budget: expected a number"),
         (lambda c: c["cost"].update(candidates=[1, 2]), "cost.candidates: expected an object"),
         (lambda c: c.update(verdict=["yes"]), "verdict: expected an object"),
@@ -119,10 +124,18 @@ def test_wrong_probabilities_are_refused_by_place(folder, change, message):
         ("metrics.jsonl", '{"step": 2}\n{"step": 2}\n', "metrics.jsonl:2: step 2 does not come after step 2"),
         ("metrics.jsonl", '{"loss": 2}\n', "metrics.jsonl:1: expected an object with an integer 'step'"),
         ("metrics.jsonl", "[1]\n", "metrics.jsonl:1: expected an object"),
-        ("metrics.jsonl", '{"step": 1, "loss": 2}\n{"step": 2, "loss": "low"}\n', "loss: holds numbers in some lines and words"),
+        (
+            "metrics.jsonl",
+            '{"step": 1, "loss": 2}\n{"step": 2, "loss": "low"}\n',
+            "loss: holds numbers in some lines and words",
+        ),
         ("comparison.json", "{}", "comparison.json: expected a list"),
         ("comparison.json", '[{"seed": 0}]', r"comparison.json: \[0\]: expected an object with a 'name'"),
-        ("comparison.json", '[{"name": "a", "held_out_loss": "low"}]', r"comparison.json: \[0\].held_out_loss: expected a number"),
+        (
+            "comparison.json",
+            '[{"name": "a", "held_out_loss": "low"}]',
+            r"comparison.json: \[0\].held_out_loss: expected a number",
+        ),
         ("data.json", "[]", "data.json: expected an object, got list"),
         ("latency.json", '{"a": 1, "a": 2}', "latency.json: key 'a' stands twice"),
         ("config.yaml", "a: [1", "config.yaml: not YAML"),
