@@ -115,6 +115,8 @@ class SearchConfig:
     """learning rate of the alphas (Adam)"""
     arch_every: int = 1
     """weight steps between two steps of the alphas"""
+    active: Optional[int] = 3
+    """gumbel: candidates that run in a layer, those with the largest gates; null: all of them"""
     arch_samples: int = 4
     """sampled: layouts that one step of the alphas compares on a batch"""
     clip: float = 1.0
@@ -243,7 +245,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "search.temperature_start": (0.001, True, math.inf), "search.temperature_end": (0.001, True, math.inf),
     "search.weight_lr": (0, False, math.inf), "search.arch_lr": (0, False, math.inf),
     "search.weight_decay": (0, True, math.inf), "search.clip": (0, False, math.inf),
-    "search.arch_every": (1, True, 2**40), "search.arch_samples": (2, True, 1024),
+    "search.arch_every": (1, True, 2**40), "search.arch_samples": (2, True, 1024), "search.active": (1, True, 1024),
     "search.cost_weight": (0, True, math.inf), "search.budget": (0, False, 1), "search.seeds": (1, True, 1000),
     "search.evaluate_every": (1, True, 2**40), "search.evaluate_tokens": (1, True, 2**40),
     "derive.cut": (0, False, 1), "derive.ratio": (1, True, math.inf), "derive.budget": (0, False, 1),

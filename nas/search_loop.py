@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from derive.strict_json import write_json
 from nas.checkpoint import MetricsLog, restore, save_checkpoint
-from nas.config import Config
+from nas.config import Config, SearchConfig
 from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
@@ -24,8 +24,18 @@ from nas.process import Machine, generator_from, seed_from
 from nas.stop import StopFlag
 from nas.train import batch_loss, evaluate, require_finite
 from nas.verdict import judge
-from supernet.gates import RELAXATIONS, gumbel_noise, mean_entropy, sampled_gates, score_function_loss, temperature_at
+from supernet.gates import (
+    RELAXATIONS,
+    gumbel_noise,
+    keep_largest,
+    mean_entropy,
+    sampled_gates,
+    score_function_loss,
+    temperature_at,
+)
 from supernet.supernet import Supernet
+
+DRAWS = 2  # gates over which the supernet's held-out loss is averaged
 
 
 @dataclass
@@ -153,8 +163,15 @@ def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
         choices = torch.stack([torch.randperm(candidates, generator=generator)[turn] for _ in range(layers)])
         return torch.nn.functional.one_hot(choices, candidates).float()
     noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
-    alphas = net.alphas.detach().cpu()
-    return RELAXATIONS[settings.relaxation](alphas, noise, temperature(settings, step))
+    return relaxed_gates(settings, net.alphas.detach().cpu(), noise, step)
+
+
+def relaxed_gates(settings: SearchConfig, alphas: Tensor, noise: Tensor, step: int) -> Tensor:
+    """The relaxation's gates [N, C] at a step; of `gumbel` only the `search.active` largest a layer are kept."""
+    gates = RELAXATIONS[settings.relaxation](alphas, noise, temperature(settings, step))
+    if settings.relaxation == "gumbel" and settings.active is not None:
+        gates = keep_largest(gates, settings.active)
+    return gates
 
 
 def arch_step(
@@ -173,8 +190,8 @@ def arch_step(
         task_loss, shown = _score_function(net, batch, settings.arch_samples, machine, seed, step)
     else:
         noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device)
-        gates = RELAXATIONS[settings.relaxation](net.alphas, noise, temperature(settings, step))
-        task_loss = batch_loss(net, batch, machine, gates)
+        gates = relaxed_gates(settings, net.alphas, noise, step)
+        task_loss = batch_loss(net, batch, machine, gates, skip_zeros=settings.relaxation == "gumbel")
         shown = float(task_loss.detach())
     expected = costs.expected(net.probabilities())
     loss = task_loss + settings.cost_weight * costs.penalty(expected)
@@ -199,7 +216,7 @@ def _score_function(
     return score_function_loss(net.alphas, choices, losses), float(losses.mean())
 
 
-def temperature(settings: Any, step: int) -> float:
+def temperature(settings: SearchConfig, step: int) -> float:
     """The temperature of a step: constant in the warm-up, then from start to end, exactly at both ends."""
     return temperature_at(step, first=settings.warmup_steps, last=settings.steps - 1,
                           start=settings.temperature_start, end=settings.temperature_end)  # fmt: skip
@@ -224,22 +241,21 @@ def log_line(
             "derived_loss": None,
         }
         if _due(state.step, settings.evaluate_every, settings.steps):
-            line |= held_out_losses(net, config, corpus, machine)
+            line |= held_out_losses(net, config, corpus, machine, state.step - 1)
     return line
 
 
-def held_out_losses(net: Supernet, config: Config, corpus: Corpus, machine: Machine) -> dict[str, float]:
+def held_out_losses(net: Supernet, config: Config, corpus: Corpus, machine: Machine, step: int) -> dict[str, float]:
     """`held_out_loss` of the supernet as it is trained, `derived_loss` of the most probable layout with inherited weights.
 
-    For `sampled` the supernet's loss is the mean over layouts drawn from the probabilities (the same draws at every step).
+    The supernet's loss is the mean over DRAWS gates of the relaxation (the same noise at every step; `softmax` has none).
     """
     alphas = net.alphas.detach().cpu()
     best = one_hot_rows(alphas)
-    if config.search.relaxation == "sampled":
-        generator = generator_from("held-out layouts")
-        mixed = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(4)]
-    else:
-        mixed = [torch.softmax(alphas, dim=-1)]
+    generator = generator_from("held-out gates")
+    draws = 1 if config.search.relaxation == "softmax" else DRAWS
+    noise = [gumbel_noise(tuple(alphas.shape), generator) for _ in range(draws)]
+    mixed = [relaxed_gates(config.search, alphas, one, step) for one in noise]
     limit = config.search.evaluate_tokens
     losses = [evaluate(net, corpus, "held_out", config, machine, limit=limit, gates=gates).loss for gates in mixed]
     derived = evaluate(net, corpus, "held_out", config, machine, limit=limit, gates=best).loss

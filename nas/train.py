@@ -34,11 +34,14 @@ def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *extras: Tensor) -> Tensor:
-    """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph."""
+def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, skip_zeros: bool = False) -> Tensor:
+    """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph.
+
+    `gates` and `skip_zeros` are for a supernet.
+    """
     inputs, targets = tokens_to(batch, machine.device)
     with machine.autocast():
-        logits = model(inputs, *extras)
+        logits = model(inputs, *gates, **({"skip_zeros": True} if skip_zeros else {}))
     return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 

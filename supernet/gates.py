@@ -44,6 +44,18 @@ RELAXATIONS = {
 }
 
 
+def keep_largest(gates: Tensor, active: int) -> Tensor:
+    """The `active` largest gates of each row, renormalised to 1; the others are 0, so their candidates need not run.
+
+    Ties at the border keep every candidate that is equal. The gradient is that of a softmax over the kept candidates.
+    """
+    if active >= gates.shape[-1]:
+        return gates
+    border = gates.detach().topk(active, dim=-1).values[..., -1:]
+    kept = gates * (gates.detach() >= border)
+    return kept / kept.sum(dim=-1, keepdim=True)
+
+
 def full_precision(values: Tensor) -> Tensor:
     """The values in fp32 where they are in less."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -44,17 +44,19 @@ class Supernet(Backbone):
         return [parameter for name, parameter in self.named_parameters() if name != "alphas"]
 
     def forward(
-        self, tokens: Tensor, gates: Tensor, *, memory: Tensor | None = None, padding_mask: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
+        self, tokens: Tensor, gates: Tensor, *, memory: Tensor | None = None, padding_mask: Tensor | None = None,
+        skip_zeros: bool = False,
+    ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """tokens [B, T] int64, gates [N, C] with rows that sum to 1 -> logits [B, T, V]; see Backbone.run.
 
-        A candidate whose gate is a constant 0 is not run. Keep constant gates on the CPU: which candidates to run is then
-        known without waiting for the device.
+        A candidate whose gate is a constant 0 is not run; with `skip_zeros` neither is one whose 0 carries a gradient, as
+        `keep_largest` makes them. Constant gates that lie on the CPU tell which candidates to run without waiting for the
+        device.
         """
         if gates.shape != self.alphas.shape:
             raise ValueError(f"gates must be {tuple(self.alphas.shape)}, got {tuple(gates.shape)}")
         rows = gates.to(tokens.device)
-        if gates.requires_grad:
+        if gates.requires_grad and not skip_zeros:
             extras = [(row, range(gates.shape[1])) for row in rows]
         else:
             extras = [_active(row, values, layer) for layer, (row, values) in enumerate(zip(rows, gates.tolist()))]
