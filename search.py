@@ -104,20 +104,22 @@ def usage() -> str:
 def parse(name: str, arguments: list[str]):
     """(configuration, everything parsed) of a command; None for both where `--print_config` was answered."""
     from nas.config import check_ranges
-    from nas.options import Positional, parse_command, print_config
+    from nas.options import Positional, parse_command, print_config, run_choices
 
     command = COMMANDS[name]
-    config, namespace, wants_print = parse_command(
-        name, command.help, command.sections, arguments,
-        positional=Positional(*command.positional) if command.positional else None, formats=command.formats,
-    )  # fmt: skip
+    positional = Positional(*command.positional) if command.positional else None
+    config, parsed, wants_print = parse_command(
+        name, command.help, command.sections, arguments, positional=positional, formats=command.formats)  # fmt: skip
+    if name == "derive":  # what is not given is as in the run
+        config, *_ = parse_command(
+            name, command.help, command.sections, arguments, positional=positional, base=run_choices(Path(parsed.RUN)))  # fmt: skip
     check_ranges(config)
     if wants_print:
         if command.sections == ALL:
             config.check()
         print_config(config, command.sections)
         return None, None
-    return config, namespace
+    return config, parsed
 
 
 def main(arguments: list[str] | None = None) -> None:

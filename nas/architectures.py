@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from derive import Architecture
@@ -21,7 +22,7 @@ def resolve_architecture(
     name: str, config: Config, vocab_size: int, like: Architecture | None = None, key: str = "ARCH"
 ) -> Architecture:
     """An architecture from a file, a preset or a pattern of letters, in this order."""
-    if name.endswith(".json") or "/" in name:
+    if name.endswith(".json") or "/" in name or os.path.isfile(name):
         return Architecture.load(name)
     if like is not None:
         model, layers = {**like.model.to_mapping(), "task": like.task}, len(like.layers)

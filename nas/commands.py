@@ -5,27 +5,21 @@ import math
 from pathlib import Path
 
 from derive.strict_json import read_json
-from nas.config import Config, DeriveConfig, load_run_config
+from nas.config import Config, DeriveConfig
 from supernet.errors import UserError
 
 
 def derive_run(folder: Path, choices: DeriveConfig) -> None:
-    """Write the architectures of a finished search; choices that are not given are those of the run's configuration."""
-    from nas.derive_stage import derive_stage, print_derived, print_verdicts
+    """Write the architectures of a finished search."""
+    from nas.derive_stage import derive_stage, print_derived
 
-    config = load_run_config(folder)
-    defaults = DeriveConfig()
-    given = {key: value for key, value in dataclasses.asdict(choices).items() if value != getattr(defaults, key)}
-    derived = derive_stage(folder, dataclasses.replace(config.derive, **given))
-    print_verdicts(folder)
-    print_derived(derived)
+    print_derived(derive_stage(folder, choices))
 
 
 def plot_run(folder: Path) -> None:
     """Redraw every picture of a run."""
     from nas.plots import draw_all
 
-    load_run_config(folder)
     for path in draw_all(folder):
         print(path)
 
@@ -34,7 +28,6 @@ def report_run(folder: Path) -> None:
     """Rebuild `report.html`."""
     from nas.report import write_report
 
-    load_run_config(folder)
     print(write_report(folder))
 
 

@@ -16,6 +16,7 @@ from nas.data import Corpus
 from nas.latency import measure_model
 from nas.process import Machine
 from nas.train import load_weights
+from supernet.errors import RunFailed
 
 COLUMNS = ("name", "seed", "pattern", "parameters", "flops_per_token", "latency_ms", "steps", "held_out_loss", "perplexity",
            "bits_per_character", "relative_flops", "standard_error")  # fmt: skip
@@ -55,8 +56,8 @@ def _row(home: Path, seed: int, latency: float, config: Config, corpus: Corpus) 
         "latency_ms": latency,
         "steps": result["steps"],
         "held_out_loss": loss,
-        "perplexity": math.exp(min(loss, 700.0)),
-        "bits_per_character": corpus.bits_per_character(loss, "held_out"),
+        "perplexity": None if loss is None else math.exp(min(loss, 700.0)),
+        "bits_per_character": None if loss is None else corpus.bits_per_character(loss, "held_out"),
         "relative_flops": round(arch.relative_flops(config.data.seq_len), 6),
         "standard_error": result["standard_error"],
     }
@@ -89,17 +90,25 @@ def choose_best(rows: list[dict[str, Any]]) -> Choice:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_name.setdefault(row["name"], []).append(row)
-    means = {name: float(np.mean([row["held_out_loss"] for row in group])) for name, group in by_name.items()}
+    means = {name: float(np.mean([loss_of(row) for row in group])) for name, group in by_name.items()}
+    if not any(map(math.isfinite, means.values())):
+        raise RunFailed("no training ended with a finite loss; lower retrain.lr")
     seeds = min(len(group) for group in by_name.values())
     if seeds > 1:
-        variance = float(np.mean([np.var([row["held_out_loss"] for row in group], ddof=1) for group in by_name.values()]))
+        finite = [[loss_of(row) for row in group] for name, group in by_name.items() if math.isfinite(means[name])]
+        variance = float(np.mean([np.var(losses, ddof=1) for losses in finite]))
         noise, source = 2 * math.sqrt(2 * variance / seeds), f"{seeds} seeds each"
     else:
-        noise, source = max(row["standard_error"] for row in rows), "one seed: evaluation noise only, training noise unknown"
+        noise, source = max(row["standard_error"] or 0.0 for row in rows), "one seed: evaluation noise only, training noise unknown"
     lowest = min(means.values())
     within = [name for name in by_name if means[name] <= lowest + noise]
     best = min(within, key=lambda name: (by_name[name][0]["flops_per_token"], means[name], name))
     return Choice(best, noise, source, means)
+
+
+def loss_of(row: dict[str, Any]) -> float:
+    """A row's loss; infinite where the training ended without a finite one."""
+    return math.inf if row["held_out_loss"] is None else row["held_out_loss"]
 
 
 def table(rows: list[dict[str, Any]], choice: Choice) -> str:
@@ -110,13 +119,13 @@ def table(rows: list[dict[str, Any]], choice: Choice) -> str:
     header = ("", "name", "pattern", "parameters", "cost", "ms", "loss", "spread", "perplexity")
     lines = [header]
     for name, group in sorted(by_name.items(), key=lambda item: choice.means[item[0]]):
-        losses = [row["held_out_loss"] for row in group]
-        spread = f"{np.std(losses, ddof=1):.4f}" if len(losses) > 1 else "-"
+        losses = [loss_of(row) for row in group]
+        spread = f"{np.std(losses, ddof=1):.4f}" if len(losses) > 1 and all(map(math.isfinite, losses)) else "-"
         first = group[0]
         lines.append((
             "*" if name == choice.name else "", name, first["pattern"], f"{first['parameters']:,}",
             f"{first['relative_flops']:.2f}", f"{first['latency_ms']:.2f}", f"{choice.means[name]:.4f}", spread,
-            f"{math.exp(choice.means[name]):.3f}",
+            f"{math.exp(min(choice.means[name], 700.0)):.3f}" if math.isfinite(choice.means[name]) else "-",
         ))  # fmt: skip
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)

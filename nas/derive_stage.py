@@ -2,10 +2,12 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from derive import Architecture, derive_architectures
 from derive.strict_json import read_json
 from nas.config import DeriveConfig
+from nas.run_readers import seed_folders
 
 
 def derive_stage(folder: Path, choices: DeriveConfig) -> dict[str, Architecture]:
@@ -18,15 +20,19 @@ def derive_stage(folder: Path, choices: DeriveConfig) -> dict[str, Architecture]
 
 def print_verdicts(folder: Path) -> None:
     """`converged` or `not converged` for every seed, with the reasons."""
-    homes = [folder] if (folder / "probabilities.json").exists() else sorted(folder.glob("seed-*"))
+    homes = [folder] if (folder / "probabilities.json").exists() else [home for _, home in seed_folders(folder)]
     for home in homes:
-        verdict = read_json(home / "probabilities.json")["verdict"]
         name = "" if home == folder else f"{home.name}: "
-        print(f"{name}{'converged' if verdict['converged'] else 'not converged'}: {'; '.join(verdict['reasons'])}")
+        print(f"{name}{_told(read_json(home / 'probabilities.json')['verdict'])}")
 
 
 def print_derived(derived: dict[str, Architecture]) -> None:
-    """Name, pattern and cost of each derived architecture."""
+    """`converged` or `not converged`, over all seeds, then name, pattern and cost of each derived architecture."""
+    print(_told(next(iter(derived.values())).evidence["verdict"]))
     for name, arch in derived.items():
         cost = arch.cost["relative_to_interleaved"]["flops"]
         print(f"{name:<10}{arch.pattern}  {cost:.3f} of the interleaved layers' FLOPs")
+
+
+def _told(verdict: dict[str, Any]) -> str:
+    return f"{'converged' if verdict['converged'] else 'not converged'}: {'; '.join(verdict['reasons'])}"

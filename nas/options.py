@@ -73,16 +73,16 @@ def section_type(command: str, section: str) -> type:
 
 def parse_command(
     command: str, description: str, sections: Sequence[str], arguments: Sequence[str], *,
-    positional: Positional | None = None, formats: Sequence[str] = (),
+    positional: Positional | None = None, formats: Sequence[str] = (), base: Config | None = None,
 ) -> tuple[Config, jsonargparse.Namespace, bool]:  # fmt: skip
-    """(configuration, everything that was parsed, whether `--print_config` was given); UserError for any mistake.
+    """(`base` with all that was given, everything parsed, whether `--print_config` was given); UserError for any mistake.
 
     Wherever `--config FILE` stands, the options come on top of it. Its sections that the command has no use for are read over.
     """
     files, rest = _take_option(arguments, "--config") if sections else ([], list(arguments))
     wants_print = bool(sections) and "--print_config" in rest
     rest = [argument for argument in rest if not (sections and argument == "--print_config")]
-    base = Config()
+    base = base or Config()
     for file in files:
         base = config_from_values(read_yaml(file) or {}, base, command, source=file)
     parser = build_parser(command, description, sections, base=base, positional=positional, formats=formats)
@@ -99,6 +99,16 @@ def config_from_values(values: Any, base: Config, command: str = "run", *, sourc
     parser = build_parser(command, "", given, base=base)
     plain = {section: dict(values[section]) for section in given}
     return _with_sections(base, _parsed(parser, lambda: parser.parse_object(plain), f"{source}: "), f"{source}: ")
+
+
+def run_choices(folder: Path) -> Config:
+    """The section `derive` of a run folder's `config.yaml`, with the defaults of all others."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        raise UserError(f"{folder}: not a run folder: it has no config.yaml")
+    values = read_yaml(path)
+    section = values.get("derive") if isinstance(values, Mapping) else None
+    return config_from_values({"derive": section or {}}, Config(), source=str(path))
 
 
 def print_config(config: Config, sections: Sequence[str]) -> None:

@@ -215,7 +215,8 @@ def test_print_config_prints_no_configuration_that_would_be_refused(capsys: pyte
 @pytest.mark.parametrize("command", ["run", "show", "derive", "evaluate", "latency", "retrain"])
 def test_a_run_configuration_serves_every_command(tmp_path: Path, command: str, capsys: pytest.CaptureFixture) -> None:
     path = written(tmp_path, Config().to_yaml())
-    positional = [] if command in ("run", "latency") else ["x"]
+    (tmp_path / "config.yaml").write_bytes(path.read_bytes())
+    positional = [] if command in ("run", "latency") else [str(tmp_path)]
     search.parse(command, [*positional, "--config", str(path), "--print_config"])
     printed = yaml.safe_load(capsys.readouterr().out)
     assert set(printed) == set(search.COMMANDS[command].sections)
