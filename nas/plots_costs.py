@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 
 from nas.palette import INK, shorten
 from nas.plots_base import (
-    GREY, NothingToDraw, Target, legend_name, need_searches, palette_of, panels, runs_of, shade_warm_up, side_legend, warm_up_end,
-    wrap,
+    GREY, NothingToDraw, Target, legend_name, need_searches, palette_of, panels, runs_of, shade_warm_up, side_legend,
+    warm_up_end, wrap,
 )  # fmt: skip
 from nas.plots_losses import looks
 from nas.run_files import Run

@@ -58,6 +58,7 @@ def draw_synthesizers(run: Run, target: Target) -> None:
         deviation = np.mean([one.values.std() for one in own])
         axes.set_title(f"{palette[label].tag}  {shorten(label, 30)}, sd {deviation:.2g}", fontsize=10)
         axes.set_yticks([])
+        axes.locator_params(axis="x", nbins=4)
     for axes in grid[len(labels) :]:
         axes.set_axis_off()
     grid[0].set_ylabel("density")
