@@ -75,16 +75,6 @@ def draw(run: Run, name: str, target: Target | None = None) -> Figure:
     return target.figure if isinstance(target, Axes) else target
 
 
-def why_missing(run: Run, name: str) -> str | None:
-    """The sentence that says why a picture would be empty; None where there is something to show."""
-    try:
-        with matplotlib.rc_context(RC):
-            PICTURES[name].draw(run, Figure(layout="none"))
-    except NothingToDraw as reason:
-        return str(reason)
-    return None
-
-
 def draw_all(run_folder: str | Path) -> list[Path]:
     """Write every picture that the run has data for to plots/NAME.png and .svg, byte-identical for equal files.
 
