@@ -66,8 +66,10 @@ def test_figures_of_uniform_and_certain_probabilities() -> None:
 def test_the_signal_is_against_uniform_layouts_on_the_alphas_text() -> None:
     """Once weights are trained and then spoilt in all but one candidate, its layout beats the others clearly."""
     blocks = ["identity", "feed_forward", "self_attention"]
-    made = bench(model__layers=3, search__blocks=blocks, search__relaxation="sampled", search__weight_lr=0.02)
-    for _ in range(60):
+    made = bench(
+        model__layers=3, search__blocks=blocks, search__relaxation="sampled", search__weight_lr=0.02, search__steps=80,
+        search__warmup_steps=79)  # fmt: skip
+    for _ in range(80):
         weight_step(made.state, made.config, made.corpus, CPU, 0)
     with torch.no_grad():
         for layer in made.state.net.layers:
