@@ -72,9 +72,10 @@ def test_the_signal_is_against_uniform_layouts_on_the_alphas_text() -> None:
     for _ in range(80):
         weight_step(made.state, made.config, made.corpus, CPU, 0)
     with torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
         for layer in made.state.net.layers:
             for parameter in (*layer.candidates[1].parameters(), *layer.candidates[2].parameters()):
-                parameter.mul_(30)
+                parameter.normal_(0, 3, generator=generator)
         made.state.net.alphas[:, 0] = 3
     good = measure_signal(made.state.net, made.config, made.corpus, CPU, 0)
     assert good["advantage"] > 0.3 and good["signal"] > 5
