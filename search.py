@@ -72,6 +72,24 @@ def report(config, arguments, stop) -> None:
     report_run(Path(arguments.RUN))
 
 
+def sweep(config, arguments, stop) -> None:
+    from nas.sweep import print_sweep
+
+    print_sweep(Path(arguments.RUN), config, stop)
+
+
+def compare(config, arguments, stop) -> None:
+    from nas.compare_runs import write_comparison_page
+
+    print(write_comparison_page([Path(run) for run in arguments.RUN], Path("comparison.html")))
+
+
+def watch(config, arguments, stop) -> None:
+    from nas.watch import watch as follow
+
+    follow(Path(arguments.RUN))
+
+
 A_RUN = ("RUN", "run folder", False)
 ARCH_HELP = "architecture file, preset, or pattern such as (sfff)x6(f)x8"
 COMMANDS = {
@@ -88,6 +106,9 @@ COMMANDS = {
         "print an architecture: pattern, parameters, FLOPs, latency", ("model", "derive"), show, ("ARCH", ARCH_HELP, False),
         ("text", "json", "pattern", "tuple")),
     "report": Command("rebuild report.html from the run's files", (), report, A_RUN),
+    "sweep": Command("rule-built layouts over ratio and cut, trained beside the baseline", ("sweep", "retrain"), sweep, A_RUN),
+    "compare": Command("several runs on one page, comparison.html", (), compare, ("RUN", "run folders", True)),
+    "watch": Command("follow a running search in the terminal", (), watch, A_RUN),
 }  # fmt: skip
 
 
@@ -103,16 +124,16 @@ def usage() -> str:
 
 def parse(name: str, arguments: list[str]):
     """(configuration, everything parsed) of a command; None for both where `--print_config` was answered."""
-    from nas.config import check_ranges
+    from nas.config import check_ranges, load_run_config
     from nas.options import Positional, parse_command, print_config, run_choices
 
     command = COMMANDS[name]
     positional = Positional(*command.positional) if command.positional else None
     config, parsed, wants_print = parse_command(
         name, command.help, command.sections, arguments, positional=positional, formats=command.formats)  # fmt: skip
-    if name == "derive":  # what is not given is as in the run
-        config, *_ = parse_command(
-            name, command.help, command.sections, arguments, positional=positional, base=run_choices(Path(parsed.RUN)))  # fmt: skip
+    if name in ("derive", "sweep"):  # what is not given is as in the run
+        base = run_choices(Path(parsed.RUN)) if name == "derive" else load_run_config(Path(parsed.RUN))
+        config, *_ = parse_command(name, command.help, command.sections, arguments, positional=positional, base=base)
     check_ranges(config)
     if wants_print:
         if command.sections == ALL:

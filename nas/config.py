@@ -51,7 +51,7 @@ class DataConfig:
     """the text file, or for a named set its folder"""
     tokens: str = "bytes"
     """bytes, chars, words, or a tokenizer file"""
-    seq_len: int = 128
+    seq_len: int = 64
     """tokens a row"""
     batch_size: int = 16
     """rows a step"""
@@ -63,7 +63,7 @@ class ModelConfig:
 
     task: Literal["causal_lm", "masked_lm", "classification", "translation"] = "causal_lm"
     """causal_lm is what this version trains"""
-    layers: int = 12
+    layers: int = 8
     """searchable layers (slots)"""
     d_model: int = 64
     """width"""
@@ -97,17 +97,17 @@ class SearchConfig:
 
     blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
     """candidates: labels, or objects in the form of an architecture's layers"""
-    steps: int = 1200
+    steps: int = 1000
     """weight steps in all"""
-    warmup_steps: int = 800
+    warmup_steps: int = 300
     """first steps, in which the alphas are frozen and every candidate trains equally often"""
-    relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "sampled"
+    relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "gumbel"
     """how alphas become gates"""
-    temperature_start: float = 1.0
+    temperature_start: float = 2.0
     """temperature when the alphas start to learn"""
-    temperature_end: float = 1.0
+    temperature_end: float = 0.2
     """temperature of the last step"""
-    weight_lr: float = 3e-3
+    weight_lr: float = 1e-2
     """peak learning rate of the weights (AdamW, cosine)"""
     weight_decay: float = 0.01
     """decay of the weights' matrices"""
@@ -131,7 +131,7 @@ class SearchConfig:
     """searches, with seeds run.seed, run.seed + 1, ..."""
     evaluate_every: int = 100
     """steps between evaluations of the supernet and of the derived network, on held-out text"""
-    evaluate_tokens: int = 16384
+    evaluate_tokens: int = 8192
     """held-out tokens an evaluation reads"""
 
 
@@ -157,7 +157,7 @@ class RetrainConfig:
 
     steps: int = 1000
     """steps, the same for all"""
-    lr: float = 3e-3
+    lr: float = 6e-3
     """peak learning rate (AdamW, linear warm-up over a twentieth of the steps, cosine to zero)"""
     weight_decay: float = 0.01
     """decay of the weights' matrices"""
@@ -171,10 +171,20 @@ class RetrainConfig:
     """which of the derived architectures are trained"""
     evaluate_every: int = 200
     """steps between evaluations on part of the held-out text; the end is evaluated on all of it"""
-    evaluate_tokens: int = 16384
+    evaluate_tokens: int = 8192
     """held-out tokens an evaluation on the way reads"""
     final_tokens: int = 262144
     """held-out tokens, spread evenly, of the final evaluation; all there are where there are fewer"""
+
+
+@dataclass
+class SweepConfig:
+    """Rule-built layouts trained beside the baseline, with the settings of `retrain`."""
+
+    ratios: list[float] = field(default_factory=lambda: [2.0, 3.0, 4.0, 5.0, 8.0])
+    """layers for one attention block"""
+    cuts: list[float] = field(default_factory=lambda: [2 / 3])
+    """depth fractions that hold the attention blocks"""
 
 
 @dataclass
@@ -187,6 +197,7 @@ class Config:
     search: SearchConfig = field(default_factory=SearchConfig)
     derive: DeriveConfig = field(default_factory=DeriveConfig)
     retrain: RetrainConfig = field(default_factory=RetrainConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
 
     def check(self) -> None:
         """Raise SettingError for the first value that is out of range or does not fit the others."""
