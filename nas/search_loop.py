@@ -22,7 +22,7 @@ from nas.data import Corpus, crop_batch
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
 from nas.process import Machine, generator_from, seed_from
 from nas.stop import StopFlag
-from nas.train import batch_loss, evaluate, require_finite
+from nas.train import batch_loss, evaluate, passes, require_finite
 from nas.verdict import judge
 from supernet.gates import (
     RELAXATIONS,
@@ -99,7 +99,7 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     settings = config.search
     state = build_state(config, corpus, machine, seed)
     restore(state, folder)
-    step_time = time.perf_counter()
+    step_time, timed_step = time.perf_counter(), state.step
     progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}", position=slot, mininterval=1.0)
     with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
         while state.step < settings.steps:
@@ -109,8 +109,8 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
             progress.update()
             if _due(state.step, config.run.log_every, settings.steps):
                 now = time.perf_counter()
-                seconds = max(now - step_time, 1e-9) / min(config.run.log_every, state.step)
-                step_time = now
+                seconds = max(now - step_time, 1e-9) / (state.step - timed_step)
+                step_time, timed_step = now, state.step
                 line = log_line(state, config, corpus, costs, machine, numbers)
                 line["tokens_per_second"] = round(config.data.batch_size * config.data.seq_len / seconds, 1)
                 metrics.write(**line)
@@ -240,7 +240,8 @@ def log_line(
             "held_out_loss": None,
             "derived_loss": None,
         }
-        if _due(state.step, settings.evaluate_every, settings.steps):
+        first_or_last = state.step in (1, settings.steps)
+        if first_or_last or passes(state.step, settings.evaluate_every, config.run.log_every):
             line |= held_out_losses(net, config, corpus, machine, state.step - 1)
     return line
 

@@ -165,7 +165,7 @@ def _train(state: TrainState, name: str, config: Config, corpus: Corpus, folder:
                 seconds = (time.perf_counter() - started) / (state.step - first)
                 speed = config.data.batch_size * config.data.seq_len / seconds
                 held_out = None
-                if last or state.step % settings.evaluate_every == 0:
+                if last or passes(state.step, settings.evaluate_every, config.run.log_every):
                     held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
                 metrics.write(step=state.step, phase="retrain", loss=loss, held_out_loss=held_out,
                               tokens_per_second=round(speed, 1))  # fmt: skip
@@ -175,6 +175,11 @@ def _train(state: TrainState, name: str, config: Config, corpus: Corpus, folder:
             if stop.signal_number is not None:
                 save_checkpoint(folder, state.to_checkpoint())
                 stop.check()
+
+
+def passes(step: int, every: int, log_every: int) -> bool:
+    """Whether a multiple of `every` lies behind the logged step before this one and not behind this one."""
+    return step // every > (step - 1) // log_every * log_every // every
 
 
 def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> float:

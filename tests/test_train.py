@@ -49,6 +49,12 @@ def test_files_of_a_finished_training(tmp_path: Path) -> None:
     assert result["steps"] == 16 and result["tokens"] == 512
 
 
+@pytest.mark.parametrize(("log_every", "evaluated"), [(5, [10, 15, 16]), (1, [6, 12, 16]), (16, [16])])
+def test_evaluations_come_at_the_next_logged_step(tmp_path: Path, log_every: int, evaluated: list[int]) -> None:
+    train(tmp_path, tiny(run__log_every=log_every))
+    assert [line["step"] for line in metrics(tmp_path) if line["held_out_loss"] is not None] == evaluated
+
+
 def test_the_kept_weights_give_the_reported_loss(tmp_path: Path) -> None:
     """Recomputed from the files alone with a loss written out here."""
     config = tiny(model__dropout=0.2)
