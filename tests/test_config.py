@@ -1,0 +1,233 @@
+"""The configuration: every key changes something, defaults are valid, and wrong values are named by their key."""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+
+from derive import Architecture, derive_architectures
+from nas.config import _RANGES, DEFAULT_BLOCKS, Config, check_ranges
+from nas.data import crop_batch, load_corpus
+from nas.options import config_from_values
+from nas.pipeline import retrain_seeds, seed_folders
+from nas.preflight import check_run
+from nas.process import choose_machine, count_workers
+from nas.run_folder import choose_folder, open_run_folder
+from nas.search_loop import build_state
+from nas.stop import StopFlag
+from nas.sweep import sweep_points
+from nas.train import train_architecture
+from nas.yaml_file import read_yaml
+from supernet.blocks import BLOCKS
+from supernet.errors import SettingError, UserError
+from tiny_runs import CPU, ROOT, search_in, tiny
+
+
+def digest(folder: Path) -> str:
+    """All that a search or training left, without times."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != "config.yaml":
+            lines = path.read_bytes().splitlines() if path.suffix == ".jsonl" else [path.read_bytes()]
+            found.update(b"".join(line.split(b', "tokens_per_second"')[0] for line in lines) + path.name.encode())
+    return found.hexdigest()
+
+
+def searched(config: Config, folder: Path) -> Any:
+    search_in(folder, config)
+    return digest(folder)
+
+
+def trained(config: Config, folder: Path) -> Any:
+    settings = config.model.settings(256, config.data.seq_len)
+    arch = Architecture.from_pattern("sf", {**settings.to_mapping(), "task": settings.task})
+    with contextlib.redirect_stderr(io.StringIO()):
+        train_architecture(arch, config, folder / "retrain", 0, stop=StopFlag(), machine=CPU)
+    return digest(folder)
+
+
+def checked(config: Config, folder: Path) -> Any:
+    try:
+        config.check()
+    except SettingError as error:
+        return error.path
+
+
+def machine(config: Config, folder: Path) -> Any:
+    try:
+        found = choose_machine(config.run)
+        return str(found), torch.are_deterministic_algorithms_enabled()
+    except SettingError as error:
+        return error.path
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def initial_weights(config: Config, folder: Path) -> Any:
+    state = build_state(config, load_corpus(config.data), CPU, config.run.seed)
+    return [value.tolist() for value in state.net.state_dict().values()]
+
+
+def compiled(config: Config, folder: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, on importing its compiler
+        state = build_state(config, load_corpus(config.data), CPU, 0)
+    return [candidate._compiled_call_impl is not None for layer in state.net.layers for candidate in layer.candidates]
+
+
+def opened(config: Config, folder: Path) -> Any:
+    open_run_folder(tiny(), folder / "run", {}).close()
+    try:
+        open_run_folder(config, folder / "run", {}).close()
+    except UserError as error:
+        return str(error)
+
+
+def text(config: Config, folder: Path) -> Any:
+    """`data.path` is a file beside the folder, `data.name` text unless it is what changes."""
+    changed = {"name": "text"} if config.data.name == "sotu" else {}
+    if config.data.name != "named":
+        for name, letters in (("one", b"a b c d "), ("two", b"a b c e ")):
+            (folder.parent / name).write_bytes(letters * 400)
+        changed["path"] = str(folder.parent / (config.data.path or "one"))
+    corpus = load_corpus(dataclasses.replace(config.data, **changed))
+    return corpus.to_json(), corpus.vocabulary_id
+
+
+def named(config: Config, folder: Path) -> Any:
+    try:
+        return load_corpus(config.data).name
+    except SettingError as error:
+        return str(error)
+
+
+def batch(config: Config, folder: Path) -> Any:
+    corpus, data = load_corpus(config.data), config.data
+    return crop_batch(corpus, "weights", seq_len=data.seq_len, batch_size=data.batch_size, seed=0, step=0, stream="x").shape
+
+
+def derived(config: Config, run: Path) -> Any:
+    found = derive_architectures(run, **dataclasses.asdict(config.derive))
+    return [(arch.pattern, arch.evidence["probabilities"]) for arch in found.values()]
+
+
+def swept(config: Config, run: Path) -> Any:
+    return [point.arch.pattern for point in sweep_points(run, config)]
+
+
+def trained_names(config: Config, folder: Path) -> Any:
+    return [*config.retrain.architectures, *(arch.name for arch in check_run(config, load_corpus(config.data)))]
+
+
+# key -> (another value, what must come out differently, other settings under which the key matters)
+KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
+    "run.dir": ("elsewhere", lambda config, folder: choose_folder(config), {}),
+    "run.seed": (5, initial_weights, {}),
+    "run.device": ("cuda", machine, {}),
+    "run.precision": ("bf16", machine, {}),
+    "run.compile": (True, compiled, {}),
+    "run.resume": (True, opened, {}),
+    "run.deterministic": (True, machine, {}),
+    "run.workers": (3, lambda config, folder: count_workers(config.run, 8), {}),
+    "run.log_every": (4, searched, {}),
+    "run.checkpoint_every": (7, searched, {}),
+    "data.name": ("text", named, {}),
+    "data.path": ("two", text, {}),
+    "data.tokens": ("chars", text, {}),
+    "data.seq_len": (12, batch, {}),
+    "data.batch_size": (4, batch, {}),
+    "model.task": ("classification", checked, {}),
+    "model.memory_len": (4, checked, {"model__position": "none"}),
+    **{f"model.{key}": (value, searched, {}) for key, value in {
+        "layers": 3, "d_model": 10, "heads": 4, "d_inner": 11, "max_len": 20, "dropout": 0.1, "norm": "post", "position": "none",
+        "tie_embeddings": False,
+    }.items()},
+    **{f"search.{key}": (value, searched, {}) for key, value in {
+        "blocks": ["self_attention", "feed_forward"], "steps": 21, "warmup_steps": 9, "relaxation": "gumbel", "temperature_start": 2.0,
+        "temperature_end": 0.5, "weight_lr": 1e-3, "weight_decay": 0.3, "arch_lr": 0.2, "arch_every": 2, "clip": 0.01,
+        "cost": "parameters", "cost_weight": 0.5, "budget": 0.4, "evaluate_every": 9, "evaluate_tokens": 128,
+    }.items()},
+    "search.arch_samples": (3, searched, {"search__relaxation": "sampled"}),
+    "search.active": (2, searched, {"search__relaxation": "gumbel"}),
+    "search.seeds": (2, lambda config, folder: seed_folders(folder, config), {}),
+    "derive.rules": ([{"block": "identity", "exactly": 4}], derived, {}),
+    "derive.cut": (0.5, derived, {"derive__ratio": 2}),
+    "derive.ratio": (1.0, derived, {}),
+    "derive.budget": (0.01, derived, {}),
+    "derive.selection": ("average", derived, {}),
+    **{f"retrain.{key}": (value, trained, {}) for key, value in {
+        "steps": 17, "lr": 1e-3, "weight_decay": 0.3, "clip": 0.01, "evaluate_every": 9, "evaluate_tokens": 128, "final_tokens": 256,
+    }.items()},
+    "retrain.seeds": (2, lambda config, folder: retrain_seeds(config), {}),
+    "retrain.against": (["ff"], trained_names, {}),
+    "retrain.architectures": (["budget"], trained_names, {}),
+    "sweep.ratios": ([1.0], swept, {}),
+    "sweep.cuts": ([0.25, 1.0], swept, {"sweep__ratios": [2.0]}),
+}  # fmt: skip
+ALL = [f"{field.name}.{key.name}" for field in dataclasses.fields(Config) for key in dataclasses.fields(field.type)]
+
+
+def test_every_key_is_in_the_table() -> None:
+    assert sorted(KEYS) == sorted(ALL)
+
+
+@pytest.mark.parametrize("key", ALL)
+def test_changing_a_key_changes_something(
+    key: str, tmp_path: Path, debug_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value, probe, others = KEYS[key]
+    section, name = key.split(".")
+    monkeypatch.chdir(tmp_path)
+    config = tiny(**others)
+    assert getattr(getattr(config, section), name) != value
+    changed = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{name: value})})
+    folders = [debug_run, debug_run] if probe in (derived, swept) else [tmp_path / "before", tmp_path / "after"]
+    before, after = (probe(one, folder) for one, folder in zip((config, changed), folders))
+    assert before != after
+    if probe in (searched, trained):
+        assert probe(config, tmp_path / "again") == before  # and nothing but the key made the difference
+
+
+def test_the_defaults_and_the_presets_are_valid() -> None:
+    Config().check()
+    for path in sorted((ROOT / "configs").glob("*.yaml")):
+        config = config_from_values(read_yaml(path) or {}, Config(), source=str(path))
+        if path.stem != "own_block":  # its block is registered by examples/own_block.py
+            config.check()
+        check_ranges(config)
+
+
+def test_built_in_blocks_are_candidates_by_default() -> None:
+    assert Config().search.blocks == list(DEFAULT_BLOCKS) and set(DEFAULT_BLOCKS) <= set(BLOCKS)
+
+
+@pytest.mark.parametrize("key", _RANGES)
+def test_a_number_out_of_its_range_is_named(key: str) -> None:
+    least, closed, most = _RANGES[key]
+    section, name = key.split(".")
+    for value in (least - 1, float("nan"), *([] if closed else [least]), *([] if most == float("inf") else [most * 2])):
+        wrong = dataclasses.replace(getattr(Config(), section), **{name: value})
+        with pytest.raises(SettingError) as error:
+            dataclasses.replace(Config(), **{section: wrong}).check()
+        assert error.value.path == key and str(value) in str(error.value)
+
+
+def test_every_number_has_a_range() -> None:
+    numbers = {
+        f"{field.name}.{key.name}" for field in dataclasses.fields(Config) for key in dataclasses.fields(field.type)
+        if "int" in str(key.type) or "float" in str(key.type)
+    }  # fmt: skip
+    assert numbers - set(_RANGES) <= {"model.dropout", "sweep.ratios", "sweep.cuts"}  # checked where they are used
+
+
+def test_seeds_and_lists_are_not_shared_between_configurations() -> None:
+    Config().search.blocks.append("x")
+    assert "x" not in Config().search.blocks
