@@ -44,6 +44,8 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
         raise UserError(f"{path}: no such file; expected a model.safetensors of a retraining")
     home = path.parent
     arch = Architecture.load(home / "architecture.json")
+    if arch.task != "causal_lm" or arch.model.memory_len:
+        raise UserError(f"{path}: this version evaluates causal_lm without memory")
     corpus = load_corpus(config.data)
     if corpus.vocab_size != arch.model.vocab_size:
         raise UserError(

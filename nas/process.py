@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,29 +79,32 @@ def count_cores() -> int:
 def run_jobs(function: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int, stop: StopFlag) -> None:
     """Call `function(*job, slot=..., stop=...)` for every job, `workers` at a time; results go to files.
 
-    One worker runs here; several run in new processes that share the cores between them. Raises Stopped on a signal, and what
-    the first failing job's exit code stands for.
+    One worker runs here; several are new processes that share the cores and take job after job. Raises Stopped on a signal, and
+    what the first failing job's exit code stands for.
     """
     if workers == 1:
         for job in jobs:
             function(*job, slot=0, stop=stop)
         return
     threads = max(1, count_cores() // workers)
-    waiting, running = list(jobs), {}
+    waiting = list(jobs)
     failed: tuple[int, str] | None = None
     with stop.deferred():
-        while running or (waiting and failed is None and stop.signal_number is None):
-            for slot in range(workers):
-                if waiting and slot not in running and failed is None and stop.signal_number is None:
-                    running[slot] = _Worker(function, waiting.pop(0), slot, threads)
-            for slot, worker in list(running.items()):
-                ended = worker.outcome(patience=0.02)
-                if ended is not None:
-                    del running[slot]
-                    failed = failed or (ended if ended[0] else None)
-            if failed is not None or stop.signal_number is not None:
-                for worker in running.values():
+        running = [_Worker(function, slot, threads) for slot in range(min(workers, len(jobs)))]
+        while running:
+            ending = failed is not None or stop.signal_number is not None
+            for worker in list(running):
+                if worker.idle and (ending or not waiting):
+                    worker.finish()
+                    running.remove(worker)
+                elif worker.idle:
+                    worker.give(waiting.pop(0))
+                elif ending:
                     worker.stop()
+                if not worker.idle and (ended := worker.outcome(patience=0.02)) and ended[0]:
+                    failed = failed or ended
+                    worker.finish()
+                    running.remove(worker)
     if failed is not None:
         _raise_for(*failed)
 
@@ -114,31 +116,37 @@ def _raise_for(exit_code: int, message: str) -> None:
 
 
 class _Worker:
-    """A process that does one job, and the pipe through which it says how it ended."""
+    """A process that does job after job, and the pipe over which it takes them and says how each ended."""
 
-    def __init__(self, function: Callable[..., None], job: tuple[Any, ...], slot: int, threads: int):
+    def __init__(self, function: Callable[..., None], slot: int, threads: int):
         context = multiprocessing.get_context("spawn")
-        self._said, saying = context.Pipe(duplex=False)
-        self._process = context.Process(target=_run_job, args=(function, job, slot, threads, saying))
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(function, slot, threads, theirs))
         self._asked_to_stop = False
+        self.idle = True
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited: a new process takes signals when it can act on them
         try:
             self._process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-        saying.close()
+        theirs.close()
+
+    def give(self, job: tuple[Any, ...]) -> None:
+        """Send a job."""
+        self.idle = False
+        with contextlib.suppress(BrokenPipeError):  # it has died, which its outcome tells
+            self._pipe.send(job)
 
     def outcome(self, patience: float) -> tuple[int, str] | None:
-        """(exit code, message) once the process has ended, after at most `patience` seconds; else None."""
-        self._process.join(timeout=patience)
-        code = self._process.exitcode
-        if code is None:
+        """(exit code, message) of the job once it has ended, after at most `patience` seconds; else None."""
+        if not self._pipe.poll(patience):
             return None
-        with self._said, contextlib.suppress(EOFError):
-            return self._said.recv()
-        died = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        hint = "; when memory is short, set run.workers to 1" if code == -signal.SIGKILL else ""
-        return 3, f"a worker process {died}; its last checkpoint is kept{hint}"
+        try:
+            ended = self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            return 3, self._death()
+        self.idle = True
+        return ended
 
     def stop(self) -> None:
         """Ask once; the process finishes its step and writes a checkpoint."""
@@ -146,21 +154,35 @@ class _Worker:
             self._asked_to_stop = True
             self._process.terminate()
 
+    def finish(self) -> None:
+        """Wait for the end of a process that has no job any more."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.send(None)
+        self._process.join()
+        self._pipe.close()
 
-def _run_job(function: Callable[..., None], job: tuple[Any, ...], slot: int, threads: int, saying: Connection) -> None:
+    def _death(self) -> str:
+        self._process.join()
+        code = self._process.exitcode
+        died = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        hint = "; when memory is short, set run.workers to 1" if code == -signal.SIGKILL else ""
+        return f"a worker process {died}; its last checkpoint is kept{hint}"
+
+
+def _work(function: Callable[..., None], slot: int, threads: int, pipe: Connection) -> None:
+    """Do the jobs that come over the pipe until one fails or None comes."""
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     stop = StopFlag().install()
-    try:
-        with stop.deferred():
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            function(*job, slot=slot, stop=stop)
-    except BaseException as error:
-        said = outcome(error)
-    else:
-        said = (0, "")
-    saying.send(said)
-    sys.exit(said[0])
+    ended = (0, "")
+    with contextlib.suppress(Stopped), stop.deferred():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        while ended[0] == 0 and (job := pipe.recv()) is not None:
+            try:
+                function(*job, slot=slot, stop=stop)
+            except BaseException as error:
+                ended = outcome(error)
+            pipe.send(ended)
 
 
 def _leave_with_parent() -> None:

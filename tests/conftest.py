@@ -56,7 +56,7 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny_runs import ROOT, command
 
     home = tmp_path_factory.mktemp("debug")
-    done = command("run", "--config", ROOT / "configs" / "debug.yaml", "--run.dir", "folder", cwd=home)
+    done = command("run", "--config", ROOT / "configs" / "debug.yaml", "--run.dir", "folder", "--run.workers", 1, cwd=home)
     assert done.returncode == 0, done.stderr
     (home / "stdout").write_text(done.stdout, encoding="utf-8")
     (home / "stderr").write_text(done.stderr, encoding="utf-8")

@@ -4,22 +4,24 @@ import contextlib
 import copy
 import io
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
 
+import search
 from nas.config import Config
 from nas.costs_table import CostTable, build_costs
 from nas.data import Corpus, load_corpus
 from nas.options import config_from_values
 from nas.process import Machine
 from nas.search_loop import SearchState, build_state, run_search
-from nas.stop import StopFlag
+from nas.stop import SIGNALS, StopFlag
 
 ROOT = Path(__file__).parents[1]
 CPU = Machine(torch.device("cpu"), torch.float32)
@@ -144,7 +146,30 @@ def start(*arguments: object, cwd: Path) -> subprocess.Popen:
     return subprocess.Popen(line, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def error_line(done: subprocess.CompletedProcess, code: int = 2) -> str:
+class Called(NamedTuple):
+    """How a command ended in this process."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def call(*arguments: object) -> Called:
+    """`search.main` in this process: what it printed and its exit code."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            search.main([str(argument) for argument in arguments])
+        except SystemExit as left:
+            code = left.code or 0
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    return Called(code, out.getvalue(), err.getvalue())
+
+
+def error_line(done: subprocess.CompletedProcess | Called, code: int = 2) -> str:
     """The one line on standard error of a process that failed with `code`; nothing else may be there."""
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     lines = done.stderr.splitlines()

@@ -1,0 +1,139 @@
+"""The small commands on the debug preset's run: derive, plot, report, evaluate, latency."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from derive import Architecture
+from tiny_runs import ROOT, call, error_line, tiny_yaml
+
+DEBUG = ROOT / "configs" / "debug.yaml"
+
+
+@pytest.fixture
+def run(debug_run: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    return Path(shutil.copytree(debug_run, tmp_path / debug_run.name))
+
+
+def layouts(run: Path) -> dict[str, str]:
+    return {path.stem: Architecture.load(path).pattern for path in (run / "architectures").glob("*.json")}
+
+
+def test_derive_again_changes_nothing(run: Path) -> None:
+    before = {path: path.read_bytes() for path in (run / "architectures").glob("*.json")}
+    done = call("derive", run)
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith(("converged", "not converged"))
+    assert {line.split()[0] for line in done.stdout.splitlines()[1:]} == {"argmax", "par-rule", "budget"}
+    assert {path: path.read_bytes() for path in (run / "architectures").glob("*.json")} == before
+
+
+def test_a_forced_cut_and_ratio_are_obeyed(run: Path) -> None:
+    for cut, ratio, wanted in ((1.0, 1, "1111"), (0.5, 2, "1100"), (1.0, 4, "1000"), (1.0, 2, "1010")):
+        assert call("derive", run, "--derive.cut", cut, "--derive.ratio", ratio).returncode == 0
+        layers = Architecture.load(run / "architectures" / "par-rule.json").layers
+        assert "".join(str(int(layer.attention_like)) for layer in layers) == wanted
+
+
+def test_a_forced_budget_is_kept_and_an_impossible_one_names_the_least(run: Path) -> None:
+    costs = json.loads((run / "probabilities.json").read_text())["cost"]["candidates"]
+    baseline = 2 * (costs["self_attention"] + costs["feed_forward"])
+    for budget in (0.05, 0.3, 0.5):
+        done = call("derive", run, f"--derive.budget={budget}")
+        layers = Architecture.load(run / "architectures" / "budget.json").layers
+        assert sum(costs[layer.label] for layer in layers) <= budget * baseline * (1 + 1e-9)
+        assert done.returncode == 0
+    rules = '[{block: identity, at_most: 0}]'
+    line = error_line(call("derive", run, "--derive.budget", 0.01, "--derive.rules", rules))
+    least = float(line.rsplit(" ", 1)[1])
+    assert 0.1 < least < 1 and call("derive", run, "--derive.budget", round(least + 5e-4, 3), "--derive.rules", rules).returncode == 0
+
+
+def test_choices_that_are_not_given_are_those_of_the_run(run: Path) -> None:
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("cut: null", "cut: 1.0").replace("ratio: null", "ratio: 1.0").replace("selection: last", "selection: average"))
+    call("derive", run)
+    forced = Architecture.load(run / "architectures" / "par-rule.json")
+    assert all(layer.attention_like for layer in forced.layers) and forced.provenance["selection"] == "average"
+    call("derive", run, "--derive.selection", "last")
+    assert Architecture.load(run / "architectures" / "par-rule.json").provenance["selection"] == "last"
+
+
+@pytest.mark.parametrize("command", ["derive", "plot", "report"])
+def test_a_folder_that_is_no_run(tmp_path: Path, command: str) -> None:
+    for folder in (tmp_path, tmp_path / "none", tmp_path / "file"):
+        (tmp_path / "file").touch()
+        assert str(folder) in error_line(call(command, folder))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"candidates": ["self_attention"]}', "NaN", "\x00"])
+def test_damaged_probabilities_are_named(run: Path, damage: str) -> None:
+    (run / "probabilities.json").write_text(damage)
+    before = layouts(run)
+    for command in ("derive", "plot", "report"):
+        assert "probabilities.json" in error_line(call(command, run))
+    assert layouts(run) == before
+
+
+def test_report_is_rebuilt(run: Path) -> None:
+    (run / "report.html").unlink()
+    done = call("report", run)
+    assert done == (0, f"{run / 'report.html'}\n", "") and (run / "report.html").stat().st_size > 1000
+
+
+def figures(printed: str) -> dict[str, str]:
+    return {line.split()[0]: line.split()[1] for line in printed.splitlines()}
+
+
+def test_evaluate_prints_loss_tokens_perplexity_and_bits(debug_run: Path, tmp_path: Path) -> None:
+    weights = debug_run / "retrain" / "par" / "seed-0" / "model.safetensors"
+    text = tmp_path / "text.txt"
+    text.write_bytes((b"It was the best of times, it was the worst of times. " * 400)[:20000])
+    losses = {}
+    for split in ("held_out", "test"):
+        done = call("evaluate", weights, "--data.name", "text", "--data.path", text, "--data.split", split)
+        assert done.returncode == 0 and done.stderr == ""
+        found = figures(done.stdout)
+        losses[split] = float(found["loss"])
+        assert found["split"] == split and int(found["tokens"]) == 999
+        assert float(found["perplexity"]) == pytest.approx(math.exp(losses[split]), rel=1e-5)
+        assert float(found["bits_per_character"]) == pytest.approx(losses[split] / math.log(2), abs=1e-5)
+    assert losses["held_out"] != losses["test"]
+    default = call("evaluate", weights.parent, "--data.name", "text", "--data.path", text)
+    assert figures(default.stdout)["split"] == "held_out" and float(figures(default.stdout)["loss"]) == losses["held_out"]
+
+
+def test_evaluate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(debug_run / "retrain" / "par" / "seed-0", tmp_path / "home"))
+    text = tmp_path / "text.txt"
+    text.write_text("a b c d " * 500)
+    weights = home / "model.safetensors"
+    chars = error_line(call("evaluate", weights, "--data.name", "text", "--data.path", text, "--data.tokens", "chars"))
+    assert "vocabulary" in chars and "256" in chars
+    assert "architecture.json" in error_line(call("evaluate", debug_run / "checkpoint.pt"))
+    assert "none.safetensors" in error_line(call("evaluate", home / "none.safetensors"))
+    state = load_file(weights)
+    save_file({name: value for name, value in list(state.items())[1:]}, weights)
+    assert "model.safetensors" in error_line(call("evaluate", weights))
+    (home / "architecture.json").write_text('{"format": "par-architecture"}')
+    assert "architecture.json" in error_line(call("evaluate", weights))
+    assert "data.split" in error_line(call("evaluate", weights, "--data.split", "train"))
+    assert "run.device" in error_line(call("evaluate", debug_run / "retrain" / "par" / "seed-0", "--run.device", "gpu"))
+
+
+def test_latency_prints_every_candidate_and_writes_where_asked(tmp_path: Path) -> None:
+    config = tiny_yaml(tmp_path / "tiny.yaml", search__blocks=["self_attention[heads=1]", "identity"])
+    done = call("latency", "--config", config, "--run.dir", tmp_path / "out")
+    assert done.returncode == 0 and done.stderr == ""
+    table = json.loads((tmp_path / "out" / "latency.json").read_text())
+    for label in ("self_attention[heads=1]", "identity", "self_attention", "feed_forward"):
+        assert label in done.stdout and table["candidates"][label]["median_ms"] > 0
+    assert call("latency", "--config", config).returncode == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tiny.yaml"]
+    assert "model.heads" in error_line(call("latency", "--config", config, "--model.heads", 3))
