@@ -3,6 +3,7 @@
 Every random choice is a function of (seed, purpose, step), so a resumed run repeats an uninterrupted one bit for bit.
 """
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from nas.checkpoint import MetricsLog, restore, save_checkpoint
 from nas.config import Config, SearchConfig
 from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
+from nas.live import LiveView, TensorBoardLog
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
 from nas.process import Machine, generator_from, seed_from
 from nas.stop import StopFlag
@@ -101,7 +103,8 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     restore(state, folder)
     step_time, timed_step = time.perf_counter(), state.step
     progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}", position=slot, mininterval=1.0)
-    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
+    live, board = LiveView(folder), TensorBoardLog(folder, config.run.tensorboard, state.step)
+    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
         while state.step < settings.steps:
             numbers = weight_step(state, config, corpus, machine, seed)
             if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
@@ -114,10 +117,12 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
                 line = log_line(state, config, corpus, costs, machine, numbers)
                 line["tokens_per_second"] = round(config.data.batch_size * config.data.seq_len / seconds, 1)
                 metrics.write(**line)
+                board.write(line, state.recorded[-1])
                 progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
             if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
                 save_checkpoint(folder, state.to_checkpoint())
                 write_probabilities(folder, state, costs, config, seed, verdict=None)
+                live.refresh()
             if stop.signal_number is not None:
                 save_checkpoint(folder, state.to_checkpoint())
                 stop.check()

@@ -1,0 +1,70 @@
+"""What can be seen while a search runs: `plots/live.png`, the page, and TensorBoard where it is asked for."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from supernet.errors import SettingError
+
+SHARE = 0.01  # of the time that drawing may take
+DELAY = 10.0  # seconds of a search before its first picture
+
+
+class LiveView:
+    """Redraws the picture and the page of a running search, never for more than SHARE of the time.
+
+    Drawing takes as long as it took the last time (DELAY * SHARE at first), so each drawing waits until that is little enough.
+    """
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.perf_counter):
+        from nas.plots import draw_live
+        from nas.report import write_report
+
+        self._clock, self._started = clock, clock()
+        self._drawers = {"picture": draw_live, "page": write_report}
+        self._costs = dict.fromkeys(self._drawers, DELAY * SHARE)
+        self._folder, self.spent = folder, 0.0
+
+    def refresh(self) -> list[str]:
+        """Draw what may be drawn now; returns the names of what was drawn."""
+        drawn = []
+        for name, draw in self._drawers.items():
+            before = self._clock()
+            if self.spent + self._costs[name] > SHARE * (before - self._started):
+                continue
+            draw(self._folder)
+            self._costs[name] = self._clock() - before
+            self.spent += self._costs[name]
+            drawn.append(name)
+        return drawn
+
+
+class TensorBoardLog:
+    """Scalars of the metrics and the heat map of the probabilities, for `tensorboard --logdir RUN`; nothing when off."""
+
+    def __init__(self, folder: Path, active: bool, first_step: int):
+        self._writer = None
+        if active:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise SettingError("run.tensorboard", "needs the package: pip install 'par-search[tensorboard]'") from None
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+
+    def write(self, line: dict[str, Any], probabilities: torch.Tensor | None = None) -> None:
+        """One line of metrics, and the probabilities [N, C] as a picture of one pixel a layer and candidate."""
+        if self._writer is None:
+            return
+        for name, value in line.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self._writer.add_scalar(name, value, line["step"])
+        if probabilities is not None:
+            self._writer.add_image("probabilities", probabilities.unsqueeze(0), line["step"])
+
+    def close(self) -> None:
+        """Write what is buffered."""
+        if self._writer is not None:
+            self._writer.close()
