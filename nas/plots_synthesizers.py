@@ -42,7 +42,7 @@ def synthesizers_size(run: Run) -> tuple[float, float]:
 def draw_synthesizers(run: Run, target: Target) -> None:
     """Histogram of each kind's logit weights, one line for some of the layers, from light (first) to dark (last)."""
     weights = _need(run)
-    palette = palette_of(run)
+    palette = palette_of(run, sorted({one.label for one in weights}))
     labels = [label for label in palette.labels if label in {one.label for one in weights}]
     columns, rows = min(3, len(labels)), -(-len(labels) // 3)
     grid = [axes for row in panels(target, [1.0] * rows, columns) for axes in row]
@@ -82,7 +82,7 @@ def draw_attention_maps(run: Run, target: Target) -> None:
     maps = [one for one in _need(run) if one.map is not None]
     if not maps:
         raise NothingToDraw("No candidate of this run has an attention map of its own: all of them depend on the input.")
-    palette = palette_of(run)
+    palette = palette_of(run, sorted({one.label for one in maps}))
     labels = [label for label in palette.labels if label in {one.label for one in maps}]
     layers = sorted({one.layer for one in maps})
     grid = panels(target, [1.0] * len(labels), len(layers))
