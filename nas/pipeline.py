@@ -10,18 +10,16 @@ from nas.agreement import write_agreement
 from nas.architectures import architectures_against, check_fits, resolve_architecture, unique_by_name
 from nas.compare import choose_best, sentence, table, write_comparison
 from nas.config import Config
-from nas.costs_table import build_costs
 from nas.data import Corpus, load_corpus
 from nas.derive_stage import derive_stage, print_verdicts
+from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
 from nas.plots import draw_all
 from nas.preflight import check_run
 from nas.process import choose_machine, count_workers, run_jobs
 from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder
-from nas.search_loop import run_search
 from nas.stop import StopFlag
-from nas.train import train_architecture
 
 
 def run_everything(config: Config, stop: StopFlag) -> None:
@@ -116,15 +114,6 @@ def search_finished(home: Path) -> bool:
     return path.exists() and "figures" in read_json(path)["verdict"]
 
 
-def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
-    """One seed's search, in this process."""
-    machine = choose_machine(config.run)
-    corpus = load_corpus(config.data)
-    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
-    costs = build_costs(config, settings, read_json(home / "latency.json"))
-    run_search(config, corpus, costs, home, seed, machine, stop, slot)
-
-
 def retrain_seeds(config: Config) -> range:
     """Seeds of the trainings of each architecture."""
     return range(config.run.seed, config.run.seed + config.retrain.seeds)
@@ -146,11 +135,6 @@ def retrain_stage(config: Config, architectures: list[Architecture], folder: Pat
         if twin is not arch:
             for seed in seeds:
                 copy_training(folder / "retrain" / twin.name / f"seed-{seed}", folder / "retrain" / arch.name / f"seed-{seed}", arch)
-
-
-def retrain_job(config: Config, arch: Architecture, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
-    """One training, in this process."""
-    train_architecture(arch, config, home, seed, slot=slot, stop=stop)
 
 
 def copy_training(source: Path, target: Path, arch: Architecture) -> None:

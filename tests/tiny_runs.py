@@ -38,10 +38,11 @@ TINY: dict[str, dict[str, Any]] = {  # nothing that the recorded curve depends o
         "blocks": BLOCKS, "steps": 20, "warmup_steps": 8, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0,
         "weight_lr": 3e-3, "weight_decay": 0.01, "arch_lr": 0.1, "arch_every": 1, "arch_samples": 2, "clip": 1.0, "cost": "flops",
         "cost_weight": 1.0, "budget": 0.3, "active": 3, "evaluate_every": 6, "evaluate_tokens": 256,
+        "seeds": 1,
     },
     "retrain": {
         "steps": 16, "lr": 3e-3, "weight_decay": 0.01, "clip": 1.0, "evaluate_every": 6, "evaluate_tokens": 256, "final_tokens": 512,
-        "architectures": ["argmax"], "against": ["interleaved"],
+        "seeds": 1, "architectures": ["argmax"], "against": ["interleaved"],
     },
 }  # fmt: skip
 
@@ -140,10 +141,11 @@ def command(*arguments: object, cwd: Path, timeout: float = 120, **options: Any)
     return subprocess.run(line, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=timeout, **options)
 
 
-def start(*arguments: object, cwd: Path) -> subprocess.Popen:
+def start(*arguments: object, cwd: Path, **options: Any) -> subprocess.Popen:
     """The same, not waited for."""
     line = [sys.executable, str(ROOT / "search.py"), *map(str, arguments)]
-    return subprocess.Popen(line, cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(line, cwd=cwd, env=environment(), **pipes, **options)
 
 
 class Called(NamedTuple):

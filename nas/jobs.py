@@ -1,0 +1,27 @@
+"""What worker processes do. Apart from the pipeline, so that a worker starts without the libraries of pictures and pages."""
+
+from pathlib import Path
+
+from derive import Architecture
+from derive.strict_json import read_json
+from nas.config import Config
+from nas.costs_table import build_costs
+from nas.data import load_corpus
+from nas.process import choose_machine
+from nas.search_loop import run_search
+from nas.stop import StopFlag
+from nas.train import train_architecture
+
+
+def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
+    """One seed's search, in this process."""
+    machine = choose_machine(config.run)
+    corpus = load_corpus(config.data)
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    costs = build_costs(config, settings, read_json(home / "latency.json"))
+    run_search(config, corpus, costs, home, seed, machine, stop, slot)
+
+
+def retrain_job(config: Config, arch: Architecture, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
+    """One training, in this process."""
+    train_architecture(arch, config, home, seed, slot=slot, stop=stop)
