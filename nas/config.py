@@ -114,9 +114,9 @@ class SearchConfig:
     """peak learning rate of the weights (AdamW, cosine)"""
     weight_decay: float = 0.01
     """decay of the weights' matrices"""
-    arch_lr: float = 0.05
+    arch_lr: float = 0.1
     """learning rate of the alphas (Adam)"""
-    arch_every: int = 1
+    arch_every: int = 2
     """weight steps between two steps of the alphas"""
     active: Optional[int] = 3
     """gumbel: candidates that run in a layer, those with the largest gates; null: all of them"""

@@ -16,6 +16,7 @@ from supernet.layers import Context, build_layer
 from supernet.settings import ModelSettings
 
 SECONDS = 0.15  # measured a candidate and mode
+THREADS = 1  # on a CPU: several threads wait for each other whenever anything else runs, and the figure means nothing
 
 
 def measure_candidates(config: Config, settings: ModelSettings, machine: Machine) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def measure_candidates(config: Config, settings: ModelSettings, machine: Machine
         rows[label] = _time_layer(layer, settings, config.data.seq_len, machine)
     return {
         "device": device_name(machine.device),
-        "threads": torch.get_num_threads(),
+        "threads": THREADS,
         "mode": "compiled inference" if config.run.compile else "eager inference",
         "dtype": str(machine.dtype).removeprefix("torch."),
         "batch": 1,
@@ -67,7 +68,7 @@ def _time_layer(layer: nn.Module, settings: ModelSettings, seq_len: int, machine
 
 def _measure(call: Any, machine: Machine) -> dict[str, float]:
     with torch.no_grad(), machine.autocast():
-        timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
+        timer = Timer("call()", globals={"call": call}, num_threads=THREADS)
         result = timer.blocked_autorange(min_run_time=SECONDS)
     return {
         "median_ms": round(result.median * 1e3, 6),

@@ -14,9 +14,10 @@ DELAY = 10.0  # seconds of a search before its first picture
 
 
 class LiveView:
-    """Redraws the picture and the page of a running search, never for more than SHARE of the time.
+    """Redraws the picture and the page of a running search, each for at most half of SHARE of the time.
 
-    Drawing takes as long as it took the last time (DELAY * SHARE at first), so each drawing waits until that is little enough.
+    A drawing is taken to cost what it cost the last time (at first so much that it waits for DELAY), and waits until that is
+    little enough.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.perf_counter):
@@ -25,19 +26,19 @@ class LiveView:
 
         self._clock, self._started = clock, clock()
         self._drawers = {"picture": draw_live, "page": write_report}
-        self._costs = dict.fromkeys(self._drawers, DELAY * SHARE)
-        self._folder, self.spent = folder, 0.0
+        self._costs = dict.fromkeys(self._drawers, DELAY * SHARE / 2)
+        self._folder, self.spent = folder, dict.fromkeys(self._drawers, 0.0)
 
     def refresh(self) -> list[str]:
         """Draw what may be drawn now; returns the names of what was drawn."""
         drawn = []
         for name, draw in self._drawers.items():
             before = self._clock()
-            if self.spent + self._costs[name] > SHARE * (before - self._started):
+            if self.spent[name] + self._costs[name] > SHARE / 2 * (before - self._started):
                 continue
             draw(self._folder)
             self._costs[name] = self._clock() - before
-            self.spent += self._costs[name]
+            self.spent[name] += self._costs[name]
             drawn.append(name)
         return drawn
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from by_hand import random_input
 from supernet.gates import (
-    RELAXATIONS, gumbel_hard_gates, gumbel_noise, mean_entropy, sampled_gates, score_function_loss, softmax_gates,
+    RELAXATIONS, gumbel_gates, gumbel_hard_gates, gumbel_noise, keep_largest, mean_entropy, sampled_gates, score_function_loss, softmax_gates,
     temperature_at,
 )  # fmt: skip
 
@@ -188,3 +188,24 @@ def test_score_function_sends_no_gradient_into_the_losses() -> None:
 def test_mean_entropy() -> None:
     rows = torch.tensor([[1.0, 0.0, 0.0, 0.0], [0.25] * 4, [0.5, 0.5, 0.0, 0.0]], dtype=torch.float64)
     assert float(mean_entropy(rows)) == pytest.approx((0 + math.log(4) + math.log(2)) / 3, abs=1e-12)
+
+
+@pytest.mark.parametrize("active", [1, 2, 4])
+def test_the_largest_gates_are_kept_as_a_softmax_over_them(active: int) -> None:
+    alphas = ALPHAS.clone().requires_grad_(True)
+    kept = keep_largest(gumbel_gates(alphas, NOISE, 0.7), active)
+    by_hand = torch.zeros(N, C, dtype=torch.float64)
+    for n in range(N):
+        order = sorted(range(C), key=lambda c: -float(ALPHAS[n, c] + NOISE[n, c]))[:active]
+        raw = {c: math.exp(float(ALPHAS[n, c] + NOISE[n, c]) / 0.7) for c in order}
+        for c in order:
+            by_hand[n, c] = raw[c] / sum(raw.values())
+    torch.testing.assert_close(kept.detach(), by_hand)
+    (gradient,) = torch.autograd.grad((kept * random_input(N, C, seed=5)).sum(), [alphas])
+    assert gradient[by_hand == 0].abs().max() < 1e-15  # those that were not kept get no signal of their own
+    torch.testing.assert_close(gradient.sum(dim=1), torch.zeros(N, dtype=torch.float64))
+
+
+def test_keeping_all_gates_changes_nothing() -> None:
+    gates = gumbel_gates(ALPHAS, NOISE, 1.0)
+    assert keep_largest(gates, C) is gates
