@@ -14,12 +14,18 @@ from nas.train import train_architecture
 
 
 def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
-    """One seed's search, in this process."""
+    """One seed's search, in this process; of several seeds each gets its own pictures and page."""
     machine = choose_machine(config.run)
     corpus = load_corpus(config.data)
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
     costs = build_costs(config, settings, read_json(home / "latency.json"))
     run_search(config, corpus, costs, home, seed, machine, stop, slot)
+    if config.search.seeds > 1:
+        from nas.plots import draw_all
+        from nas.report import write_report
+
+        draw_all(home)
+        write_report(home)
 
 
 def retrain_job(config: Config, arch: Architecture, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:

@@ -101,7 +101,7 @@ def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag) -
             home.mkdir(exist_ok=True)
             for name in ("config.yaml", "data.json", "latency.json"):
                 shutil.copyfile(folder / name, home / name)
-    jobs = [(config, home, seed) for seed, home in homes.items() if not search_finished(home)]
+    jobs = [(config, home, seed) for seed, home in homes.items() if not (search_finished(home) and (home == folder or page_is_current(home)))]
     # workers by all jobs, not by those left: how many threads each has decides the last bits of its sums
     run_jobs(search_job, jobs, count_workers(config.run, len(homes)), stop)
     if config.search.seeds > 1:
@@ -112,6 +112,12 @@ def search_finished(home: Path) -> bool:
     """Whether a search has written its verdict."""
     path = home / "probabilities.json"
     return path.exists() and "figures" in read_json(path)["verdict"]
+
+
+def page_is_current(home: Path) -> bool:
+    """Whether the page was written after the last probabilities."""
+    page, source = home / "report.html", home / "probabilities.json"
+    return page.exists() and page.stat().st_mtime_ns >= source.stat().st_mtime_ns
 
 
 def retrain_seeds(config: Config) -> range:
