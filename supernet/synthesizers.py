@@ -14,13 +14,17 @@ from supernet.costs import factor_lengths
 from supernet.settings import ModelSettings
 
 
-def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """softmax over the allowed keys in fp32 or better; a row without any allowed key is 0, with finite gradients."""
+def masked_softmax(logits: Tensor, allowed: Tensor | None, *, every_row_sees: bool = False) -> Tensor:
+    """softmax over the allowed keys in fp32 or better; a row without any allowed key is 0, with finite gradients.
+
+    `every_row_sees` says that there is no such row, as under a causal mask alone, and spares a pass over the map.
+    """
     weights = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if allowed is None:
         return torch.softmax(weights, dim=-1).to(logits.dtype)
     weights = weights.masked_fill(~allowed, torch.finfo(weights.dtype).min)
-    return (torch.softmax(weights, dim=-1) * allowed).to(logits.dtype)
+    attention = torch.softmax(weights, dim=-1)
+    return (attention if every_row_sees else attention * allowed).to(logits.dtype)
 
 
 def mix_values(attention: Tensor, values: Tensor) -> Tensor:
@@ -178,7 +182,8 @@ class Synthesizer(nn.Module):
     ) -> Tensor:
         """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]."""
         logits = self.logits(x, memory, relative)
-        return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
+        allowed = allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask)
+        return masked_softmax(logits, allowed, every_row_sees=mask is None)
 
     def forward(
         self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
