@@ -104,7 +104,7 @@ COMMANDS = {
     "latency": Command("measure every candidate block on this device", ("run", "data", "model", "search"), latency),
     "show": Command(
         "print an architecture: pattern, parameters, FLOPs, latency", ("model", "derive"), show, ("ARCH", ARCH_HELP, False),
-        ("text", "json", "pattern", "tuple")),
+        ("text", "table", "picture", "json", "pattern", "tuple")),
     "report": Command("rebuild report.html from the run's files", (), report, A_RUN),
     "sweep": Command("rule-built layouts over ratio and cut, trained beside the baseline", ("sweep", "retrain"), sweep, A_RUN),
     "compare": Command("several runs on one page, comparison.html", (), compare, ("RUN", "run folders", True)),

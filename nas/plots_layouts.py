@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from derive import Architecture
 from derive.patterns import expand, interleaved, par_pattern
 from nas.palette import Palette, Style, shorten
 from nas.plots_base import GREY, NothingToDraw, Target, block_cell, candidate_legend, layer_ticks, palette_of, panels
@@ -86,6 +87,29 @@ def draw_layouts(run: Run, target: Target) -> None:
     axes.set_title("Layouts, derived and hand-made")
     axes.set_xlabel("\n".join([axes.get_xlabel(), *notes]))
     candidate_legend(target, axes, palette)
+
+
+def draw_architecture(arch: Architecture, target: Target) -> None:
+    """One architecture as a strip of coloured, lettered cells, one a layer, without a run around it."""
+    labels = [layer.label for layer in arch.layers]
+    cost = arch.relative_flops(arch.model.max_len)
+    overruled = {entry["layer"] for entry in arch.evidence.get("overruled", [])}
+    strip, palette = Layout(arch.name, labels, arch.pattern, overruled, relative_cost=cost), Palette(labels)
+    axes = panels(target, [1])[0][0]
+    _strip(axes, 0, strip, palette, letters_fit=len(labels) <= 72)
+    axes.set_ylim(0.6, -0.65)
+    axes.set_yticks([])
+    layer_ticks(axes, len(labels), inches=architecture_size(arch)[0] - 5)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    axes.set_title(f"{shorten(arch.name, 40)}: {100 * cost:.0f} % of the interleaved layers' FLOPs")
+    candidate_legend(target, axes, palette)
+
+
+def architecture_size(arch: Architecture) -> tuple[float, float]:
+    """Width and height in inches of `draw_architecture`."""
+    kinds = len({layer.label for layer in arch.layers})
+    return float(np.clip(5.5 + 0.36 * len(arch.layers), 9, 16)), max(1.9, 1.3 + 0.24 * kinds)
 
 
 def _strip(axes: Axes, row: int, strip: Layout, palette: Palette, *, letters_fit: bool) -> None:

@@ -1,6 +1,5 @@
 """`show`: an architecture for people and for other programs. Needs no torch."""
 
-import dataclasses
 from typing import Any
 
 from derive import Architecture
@@ -9,13 +8,51 @@ from derive.strict_json import dumps
 from nas.architectures import resolve_architecture
 from nas.config import Config
 from supernet.blocks import candidate_cost
+from supernet.errors import UserError
 
 
 def show_architecture(name: str, config: Config, form: str) -> None:
-    """Print a file, preset or pattern as text, JSON, a pattern, or the tuple of letters that layer-order arguments take."""
+    """Print a file, preset or pattern in one of FORMATS."""
     arch = resolve_architecture(name, config, vocab_size=256)
-    printers = {"text": text, "json": as_json, "pattern": lambda arch: arch.pattern, "tuple": lambda arch: repr(tuple(arch.pattern))}
-    print(printers[form](arch).rstrip())
+    print(FORMATS[form](arch).rstrip())
+
+
+def as_pattern(arch: Architecture) -> str:
+    """One letter a layer."""
+    return arch.pattern
+
+
+def as_tuple(arch: Architecture) -> str:
+    """The tuple that x-transformers takes as `custom_layers`: "a" attention, "f" feed-forward; identity layers fall away.
+
+    UserError where a layer is of a kind that such an order cannot name.
+    """
+    names = {"self_attention": "a", "feed_forward": "f"}
+    for index, layer in enumerate(arch.layers):
+        if layer.block not in {*names, "identity"}:
+            raise UserError(f"layers[{index}]: {layer.label} has no name in a tuple of layer orders, which knows attention and "
+                            "feed-forward alone; use --format json")  # fmt: skip
+    return repr(tuple(names[layer.block] for layer in arch.layers if layer.block != "identity"))
+
+
+def as_table(arch: Architecture) -> str:
+    """A line a layer: block, parameters, FLOPs."""
+    return "\n".join(_layer_table(arch))
+
+
+def as_picture(arch: Architecture) -> str:
+    """The layout as SVG: `show ARCH --format picture > layout.svg`."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from nas.plots import render
+    from nas.plots_base import RC
+    from nas.plots_layouts import architecture_size, draw_architecture
+
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=architecture_size(arch), layout="constrained")
+        draw_architecture(arch, figure)
+    return render(figure, "svg").decode("utf-8")
 
 
 def as_json(arch: Architecture) -> str:
@@ -64,3 +101,6 @@ def _evidence(arch: Architecture) -> list[str]:
     for row in evidence.get("overruled", []):
         lines.append(f"overruled: layer {row['layer']}: {row['preferred']} -> {row['chosen']} by {row['rule']}")
     return lines
+
+
+FORMATS = {"text": text, "table": as_table, "picture": as_picture, "json": as_json, "pattern": as_pattern, "tuple": as_tuple}

@@ -5,11 +5,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from derive import Architecture, build
 from nas.show import show_architecture
+from supernet.errors import UserError
 from tiny_runs import ROOT, environment, tiny
 
 
@@ -38,7 +40,19 @@ def test_json_is_an_architecture_file_with_costs(capsys: pytest.CaptureFixture) 
 
 def test_pattern_and_tuple_are_for_programs(capsys: pytest.CaptureFixture) -> None:
     assert shown(capsys, "(sf)x2", "pattern") == "sfsf\n"
-    assert ast.literal_eval(shown(capsys, "(sf)x2", "tuple")) == ("s", "f", "s", "f")
+    assert ast.literal_eval(shown(capsys, "(sfi)x2", "tuple")) == ("a", "f", "a", "f")
+
+
+def test_a_tuple_refuses_what_it_cannot_name() -> None:
+    with pytest.raises(UserError, match=r"layers\[1\]: random_synthesizer"):
+        show_architecture("sr", tiny(), "tuple")
+
+
+def test_the_picture_is_an_svg_with_a_cell_a_layer(capsys: pytest.CaptureFixture) -> None:
+    root = ElementTree.fromstring(shown(capsys, "sffr", "picture"))
+    assert root.tag.endswith("svg")
+    assert "random_synthesizer" not in shown(capsys, "sffr", "table").splitlines()[1]
+    assert shown(capsys, "sffr", "table").splitlines()[4].split()[:3] == ["3", "r", "random_synthesizer"]
 
 
 def test_model_and_derive_options_count_for_the_two_presets(capsys: pytest.CaptureFixture) -> None:
