@@ -79,6 +79,7 @@ class Choice:
     noise: float
     noise_source: str
     means: dict[str, float]
+    seeds: int
 
 
 def choose_best(rows: list[dict[str, Any]]) -> Choice:
@@ -103,7 +104,7 @@ def choose_best(rows: list[dict[str, Any]]) -> Choice:
     lowest = min(means.values())
     within = [name for name in by_name if means[name] <= lowest + noise]
     best = min(within, key=lambda name: (by_name[name][0]["flops_per_token"], means[name], name))
-    return Choice(best, noise, source, means)
+    return Choice(best, noise, source, means, seeds)
 
 
 def loss_of(row: dict[str, Any]) -> float:
@@ -132,7 +133,7 @@ def table(rows: list[dict[str, Any]], choice: Choice) -> str:
 
 
 def sentence(rows: list[dict[str, Any]], choice: Choice, derived: list[str]) -> str:
-    """Whether the search won, lost or tied against the layouts trained beside it, in one sentence."""
+    """Whether the search won, lost or tied against the layouts trained beside it; one seed is enough to lose, not to win."""
     cost = {row["name"]: row["relative_flops"] for row in rows}
     ours = {name: loss for name, loss in choice.means.items() if name in derived}
     others = {name: loss for name, loss in choice.means.items() if name not in derived}
@@ -143,7 +144,7 @@ def sentence(rows: list[dict[str, Any]], choice: Choice, derived: list[str]) -> 
     if abs(difference) <= choice.noise:
         verb = "ties with"
     else:
-        verb = "beats" if difference > 0 else "LOST to"
+        verb = "LOST to" if difference < 0 else "beats" if choice.seeds > 1 else "reads below"
     return (
         f"The search's {mine} ({cost[mine]:.2f} of the interleaved cost) {verb} {theirs} ({cost[theirs]:.2f}) by "
         f"{difference:+.4f} nats (noise {choice.noise:.4f}, {choice.noise_source}). To take: {choice.name}."

@@ -43,7 +43,7 @@ def test_a_training_without_a_finite_loss_loses() -> None:
     choice = choose_best(rows)
     assert choice.name == "fine"
     assert "broken" in table(rows, choice).splitlines()[-1] and "inf" in table(rows, choice)
-    assert "beats" in sentence(rows, choice, ["fine"]) and "LOST" in sentence(rows, choice, ["broken"])
+    assert "reads below" in sentence(rows, choice, ["fine"]) and "LOST" in sentence(rows, choice, ["broken"])
     several = [row(name, loss, 10, seed) for name, loss in (("a", 2.0), ("b", None)) for seed in (0, 1)]
     assert choose_best(several).name == "a"
     with pytest.raises(RunFailed, match="no training ended with a finite loss"):
@@ -53,7 +53,9 @@ def test_a_training_without_a_finite_loss_loses() -> None:
 def test_the_sentence_says_who_won_and_by_how_much() -> None:
     rows = [row("argmax", 2.0, 60), row("interleaved", 2.1, 100)]
     choice = choose_best(rows)
-    assert "argmax (0.60 of the interleaved cost) beats interleaved (1.00) by +0.1000 nats" in sentence(rows, choice, ["argmax"])
+    assert "argmax (0.60 of the interleaved cost) reads below interleaved (1.00) by +0.1000 nats" in sentence(rows, choice, ["argmax"])
+    twice = rows + [{**one, "seed": 1} for one in rows]
+    assert "beats interleaved (1.00) by +0.1000 nats" in sentence(twice, choose_best(twice), ["argmax"])
     rows = [row("argmax", 2.3, 60), row("interleaved", 2.1, 100)]
     assert "LOST to interleaved (1.00) by -0.2000 nats" in sentence(rows, choose_best(rows), ["argmax"])
     rows = [row("argmax", 2.005, 60), row("interleaved", 2.0, 100)]
