@@ -13,6 +13,18 @@ SHARE = 0.01  # of the time that drawing may take
 DELAY = 10.0  # seconds of a search before its first picture
 
 
+def _draw_picture(folder: Path) -> None:
+    from nas.plots import draw_live  # the libraries of pictures are loaded by a search that lasts long enough for one
+
+    draw_live(folder)
+
+
+def _write_page(folder: Path) -> None:
+    from nas.report import write_report
+
+    write_report(folder)
+
+
 class LiveView:
     """Redraws the picture and the page of a running search, each for at most half of SHARE of the time.
 
@@ -21,11 +33,8 @@ class LiveView:
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.perf_counter):
-        from nas.plots import draw_live
-        from nas.report import write_report
-
         self._clock, self._started = clock, clock()
-        self._drawers = {"picture": draw_live, "page": write_report}
+        self._drawers = {"picture": _draw_picture, "page": _write_page}
         self._costs = dict.fromkeys(self._drawers, DELAY * SHARE / 2)
         self._folder, self.spent = folder, dict.fromkeys(self._drawers, 0.0)
 

@@ -12,6 +12,7 @@ from nas.compare import choose_best, sentence, table, write_comparison
 from nas.config import Config
 from nas.data import Corpus, load_corpus
 from nas.derive_stage import derive_stage, print_verdicts
+from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
 from nas.plots import draw_all
@@ -31,15 +32,16 @@ def run_everything(config: Config, stop: StopFlag) -> None:
     folder = choose_folder(config)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
-        if (folder / "report.html").exists() and (folder / "comparison.json").exists():
+        if page_follows(folder / "comparison.json"):
             note("the run is finished; nothing to do")
         else:
             with stop.deferred():  # so that even a stop before the first step leaves a checkpoint
                 search_stage(config, corpus, folder, stop)
-            (folder / "report.html").unlink(missing_ok=True)  # one of the search alone; the new one marks the end
             derived = derive_stage(folder, config.derive)
-            retrain_stage(config, [*(derived[name] for name in config.retrain.architectures), *against], folder, stop)
-            compare_stage(config, corpus, folder, list(derived))
+            wanted = [derived[name] for name in config.retrain.architectures]
+            contenders = halving_stage(config, folder, [*wanted, *against], stop)
+            retrain_stage(config, [*wanted, *contenders, *against], folder, stop)
+            compare_stage(config, corpus, folder, [*derived, *(arch.name for arch in contenders)])
             draw_all(folder)
             write_report(folder)
         print_result(folder)
@@ -53,7 +55,8 @@ def search_only(config: Config, stop: StopFlag) -> None:
     folder = choose_folder(config)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
-        if not (folder / "report.html").exists():
+        last = folder / ("probabilities.json" if config.search.seeds == 1 else "agreement.json")
+        if not page_follows(last) or not all(map(search_finished, seed_folders(folder, config).values())):
             with stop.deferred():
                 search_stage(config, corpus, folder, stop)
             draw_all(folder)
@@ -75,12 +78,18 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
     homes = [folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)]
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
-        if not all((home / "result.json").exists() for home in homes) or not (folder / "report.html").exists():
+        if not all((home / "result.json").exists() for home in homes) or not page_follows(folder / "comparison.json"):
             retrain_stage(config, architectures, folder, stop)
             compare_stage(config, corpus, folder, [arch.name for arch in wanted])
             draw_all(folder)
             write_report(folder)
         print_comparison(folder, [arch.name for arch in wanted])
+
+
+def page_follows(path: Path) -> bool:
+    """Whether the page beside a stage's file was written after it, as the end of a command does; before is the live one."""
+    page = path.with_name("report.html")
+    return page.exists() and path.exists() and page.stat().st_mtime_ns >= path.stat().st_mtime_ns
 
 
 def seed_folders(folder: Path, config: Config) -> dict[int, Path]:

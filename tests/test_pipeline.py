@@ -1,6 +1,7 @@
 """The pipeline in this process: what is trained, copied, compared and left alone."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 
 from derive import Architecture, build
 from nas.data import evaluation_batches, load_corpus
-from nas.pipeline import retrain_stage, search_finished
+from nas.pipeline import page_follows, retrain_stage, search_finished
 from nas.run_folder import open_run_folder
 from nas.stop import StopFlag
 from tiny_runs import call, error_line, tiny, tiny_yaml
@@ -108,6 +109,19 @@ def test_retrain_refuses_before_it_writes(tmp_path: Path, arguments: list[str], 
     config = tiny_yaml(tmp_path / "tiny.yaml")
     assert words in error_line(call("retrain", *arguments, "--config", config, "--run.dir", tmp_path / "run"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny.yaml"]
+
+
+def test_a_page_of_a_running_search_does_not_mark_its_end(tmp_path: Path) -> None:
+    """A search writes its page while it runs; a resume after a kill must not take that for the end."""
+    last, page = tmp_path / "probabilities.json", tmp_path / "report.html"
+    assert not page_follows(last)
+    page.touch()
+    assert not page_follows(last)
+    last.touch()
+    os.utime(last, ns=(page.stat().st_mtime_ns + 1,) * 2)
+    assert not page_follows(last)
+    os.utime(page, ns=(last.stat().st_mtime_ns,) * 2)
+    assert page_follows(last)
 
 
 def test_a_search_is_finished_with_its_verdict(tmp_path: Path) -> None:

@@ -94,15 +94,6 @@ def wait_for(condition: object, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_an_interrupt_of_all_processes_stops_the_workers_between_steps(tmp_path: Path) -> None:
-    """As Ctrl-C sends it; SIGTERM to the parent alone is tried on a real run."""
-    parent = start_parent(tmp_path)
-    os.killpg(parent.pid, signal.SIGINT)
-    _, err = parent.communicate(timeout=60)
-    assert (parent.returncode, err) == (130, b"")
-    assert (tmp_path / "stopped 0").exists() and (tmp_path / "stopped 1").exists()
-
-
 def test_workers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     """Else they would go on writing into a run that somebody resumes."""
     parent = start_parent(tmp_path)
