@@ -1,9 +1,14 @@
 """The command line, parsing only: `python search.py COMMAND ...`, installed as `par-search`."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+# Threads that wait for each other sleep instead of spinning (read when torch loads its OpenMP): where anything else runs on the
+# machine, a step of two spinning threads was measured to take twenty times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ALL = ("run", "data", "model", "search", "derive", "retrain")
 

@@ -5,9 +5,14 @@ from typing import Any
 
 from derive.architecture import Architecture, ArchitectureError
 
-__all__ = ["Architecture", "ArchitectureError", "build", "derive_architectures", "pareto_front"]
+__all__ = ["Architecture", "ArchitectureError", "build", "derive_architectures", "derive_contenders", "pareto_front"]
 
-_LATER = {"build": "derive.building", "derive_architectures": "derive.derivation", "pareto_front": "derive.derivation"}
+_LATER = {
+    "build": "derive.building",
+    "derive_architectures": "derive.derivation",
+    "derive_contenders": "derive.contenders",
+    "pareto_front": "derive.derivation",
+}
 
 
 def __getattr__(name: str) -> Any:

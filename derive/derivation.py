@@ -30,7 +30,7 @@ def derive_architectures(
     section = run.section("derive")
     cut, ratio = (number(section.get(key)) if value is None else value for key, value in (("cut", cut), ("ratio", ratio)))
     probabilities = run.selected(selection)
-    problem = _problem(run, probabilities, budget, section.get("rules") if rules is None else rules)
+    problem = build_problem(run, probabilities, budget, section.get("rules") if rules is None else rules)
     table = Table(
         [seed.tail for seed in run.seeds], run.labels, np.array([c.attention_like for c in run.candidates]),
         np.array([c.block == "identity" for c in run.candidates]),
@@ -44,7 +44,7 @@ def derive_architectures(
         "par-rule": (layout.layers, layout.rules, rule_names(layout, probabilities, run.candidates)),
         "budget": (cheapest, _budget_rules(problem, best), problem.blockers(best.choice)),
     }
-    return {name: _record(run, name, probabilities, selection, *parts) for name, parts in found.items()}
+    return {name: build_record(run, name, probabilities, selection, *parts) for name, parts in found.items()}
 
 
 def pareto_front(
@@ -55,7 +55,7 @@ def pareto_front(
     Each has `cost` (fraction of the interleaved baseline), `log_probability` (nats), `pattern` and `layers` (labels).
     """
     run = read_run(run_folder)
-    problem = _problem(run, run.selected(selection), None, run.section("derive").get("rules") if rules is None else rules)
+    problem = build_problem(run, run.selected(selection), None, run.section("derive").get("rules") if rules is None else rules)
     return [
         {
             "cost": solution.cost, "log_probability": solution.log_probability,
@@ -66,7 +66,7 @@ def pareto_front(
     ]  # fmt: skip
 
 
-def _problem(
+def build_problem(
     run: RunEvidence, probabilities: np.ndarray, budget: float | None, rules: Sequence[dict[str, Any]] | None
 ) -> Problem:
     first, section = run.seeds[0], run.section("derive")
@@ -124,7 +124,7 @@ def _budget_rules(problem: Problem, best: Solution) -> list[dict[str, Any]]:
     return rules
 
 
-def _record(
+def build_record(
     run: RunEvidence, name: str, probabilities: np.ndarray, selection: str, layers: list[Candidate],
     rules: list[dict[str, Any]], why: list[str],
 ) -> Architecture:  # fmt: skip

@@ -172,6 +172,14 @@ class RetrainConfig:
     """patterns or presets trained beside"""
     architectures: list[str] = field(default_factory=lambda: ["argmax", "par-rule", "budget"])
     """which of the derived architectures are trained"""
+    drawn: int = 3
+    """layouts drawn from the probabilities that enter the successive halving beside rule-built ones; 0 with random 0: none"""
+    random: int = 2
+    """random layouts of about the budget's cost that enter it"""
+    rungs: list[float] = field(default_factory=lambda: [1 / 3, 2 / 3])
+    """shares of the steps after which the halving keeps the better third"""
+    rung_tokens: int = 65536
+    """tokens of the `alphas` part by which a rung ranks"""
     evaluate_every: int = 200
     """steps between evaluations on part of the held-out text; the end is evaluated on all of it"""
     evaluate_tokens: int = 8192
@@ -211,6 +219,7 @@ class Config:
             raise SettingError("data.seq_len", f"{self.data.seq_len} exceeds model.max_len {self.model.max_len}")
         if self.model.memory_len:
             raise SettingError("model.memory_len", "training with memory is not in this version; use 0")
+        _check_shares("retrain.rungs", self.retrain.rungs)
         settings = self.model.settings(vocab_size=256, seq_len=self.data.seq_len)
         self.candidates(settings)
         if self.search.warmup_steps >= self.search.steps:
@@ -266,6 +275,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "retrain.steps": (1, True, 2**40), "retrain.lr": (0, False, math.inf), "retrain.weight_decay": (0, True, math.inf),
     "retrain.clip": (0, False, math.inf), "retrain.seeds": (1, True, 1000), "retrain.evaluate_every": (1, True, 2**40),
     "retrain.evaluate_tokens": (1, True, 2**40), "retrain.final_tokens": (1, True, 2**40),
+    "retrain.drawn": (0, True, 1000), "retrain.random": (0, True, 1000), "retrain.rung_tokens": (1, True, 2**40),
 }  # fmt: skip
 
 
@@ -280,6 +290,13 @@ def check_ranges(config: Config) -> None:
             low = f"at least {least}" if closed else f"above {least}"
             high = "" if most == math.inf else f" and at most {most}"
             raise SettingError(key, f"expected a value {low}{high}, got {_number(value)}")
+
+
+def _check_shares(key: str, shares: list[float]) -> None:
+    """Rising fractions of 1."""
+    rising = [0.0, *shares, 1.0]
+    if not all(low < high for low, high in zip(rising, rising[1:])):
+        raise SettingError(key, f"expected rising fractions between 0 and 1, got {shares}")
 
 
 def _number(value: float) -> str:

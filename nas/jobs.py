@@ -10,7 +10,7 @@ from nas.data import load_corpus
 from nas.process import choose_machine
 from nas.search_loop import run_search
 from nas.stop import StopFlag
-from nas.train import train_architecture
+from nas.train import train_architecture, train_to_rung
 
 
 def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
@@ -26,6 +26,11 @@ def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFl
 
         draw_all(home)
         write_report(home)
+
+
+def rung_job(config: Config, arch: Architecture, home: Path, seed: int, step: int, *, slot: int, stop: StopFlag) -> None:
+    """The first `step` steps of one training, in this process."""
+    train_to_rung(arch, config, home, seed, step, slot=slot, stop=stop)
 
 
 def retrain_job(config: Config, arch: Architecture, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:

@@ -109,6 +109,31 @@ def train_architecture(
         return
     machine = machine or choose_machine(config.run)
     corpus = load_corpus(config.data)
+    state = start_training(arch, config, folder, seed, machine)
+    _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot, until=config.retrain.steps)
+    save_weights(state.model, folder / "model.safetensors")
+    final = evaluate(state.model, corpus, "held_out", config, machine, limit=config.retrain.final_tokens)
+    write_result(folder, final, state.step, corpus)
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        (folder / name).unlink(missing_ok=True)  # the weights are saved, and nothing is left to go on with
+
+
+def train_to_rung(
+    arch: Architecture, config: Config, folder: Path, seed: int, step: int, *, slot: int = 0, stop: StopFlag
+) -> None:
+    """Train up to `step`, leave a checkpoint to go on from and `rung-STEP.json` with the loss on the `alphas` part."""
+    machine = choose_machine(config.run)
+    corpus = load_corpus(config.data)
+    state = start_training(arch, config, folder, seed, machine)
+    _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot, until=step)
+    save_checkpoint(folder, state.to_checkpoint())
+    reached = evaluate(state.model, corpus, "alphas", config, machine, limit=config.retrain.rung_tokens)
+    line = {"step": step, "loss": reached.loss, "standard_error": reached.standard_error}
+    write_atomic(folder / f"rung-{step}.json", dumps_line(line).encode("utf-8"))
+
+
+def start_training(arch: Architecture, config: Config, folder: Path, seed: int, machine: Machine) -> "TrainState":
+    """A new network and optimizer, or those of the folder's checkpoint; writes `architecture.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     arch.save(folder / "architecture.json")
     torch.manual_seed(model_seed(seed))
@@ -118,12 +143,7 @@ def train_architecture(
             layer.compile()
     state = TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
     restore(state, folder)
-    _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot)
-    save_weights(model, folder / "model.safetensors")
-    final = evaluate(model, corpus, "held_out", config, machine, limit=config.retrain.final_tokens)
-    write_result(folder, final, state.step, corpus)
-    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
-        (folder / name).unlink(missing_ok=True)  # the weights are saved, and nothing is left to go on with
+    return state
 
 
 @dataclass
@@ -152,12 +172,12 @@ class TrainState:
 
 
 def _train(state: TrainState, name: str, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine,
-           stop: StopFlag, slot: int) -> None:  # fmt: skip
+           stop: StopFlag, slot: int, *, until: int) -> None:  # fmt: skip
     settings = config.retrain
-    progress = tqdm(total=settings.steps, initial=state.step, desc=f"{name} seed {seed}", position=slot, mininterval=1.0)
+    progress = tqdm(total=until, initial=state.step, desc=f"{name} seed {seed}", position=slot, mininterval=1.0)
     started, first = time.perf_counter(), state.step
     with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
-        while state.step < settings.steps:
+        while state.step < until:
             loss = train_step(state, config, corpus, machine, seed)
             progress.update()
             last = state.step == settings.steps
