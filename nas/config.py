@@ -100,7 +100,7 @@ class SearchConfig:
 
     blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
     """candidates: labels, or objects in the form of an architecture's layers"""
-    steps: int = 1000
+    steps: int = 800
     """weight steps in all"""
     warmup_steps: int = 400
     """first steps, in which the alphas are frozen and every candidate trains equally often"""

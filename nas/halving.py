@@ -40,8 +40,9 @@ def halving_stage(config: Config, folder: Path, known: list[Architecture], stop:
         for arch in left:
             arch.save(folder / "architectures" / f"{arch.name}.json")
         write_json(path, {"part": "alphas", "rungs": rungs, "left": [arch.name for arch in left]})
-        _remove_dropped(folder, rungs, {arch.name for arch in left})
-    return [Architecture.load(folder / "architectures" / f"{name}.json") for name in read_json(path)["left"]]
+    done = read_json(path)
+    _remove_dropped(folder, done)
+    return [Architecture.load(folder / "architectures" / f"{name}.json") for name in done["left"]]
 
 
 def _rung(config: Config, folder: Path, architectures: list[Architecture], step: int, stop: StopFlag) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def rung_file(home: Path, step: int) -> Path:
     return home / f"rung-{step}.json"
 
 
-def _remove_dropped(folder: Path, rungs: list[dict[str, Any]], left: set[str]) -> None:
+def _remove_dropped(folder: Path, done: dict[str, Any]) -> None:
     """The half-trained networks of dropped layouts go; their losses stay in `halving.json`."""
-    for name in {row["name"] for rung in rungs for row in rung["rows"]} - left:
+    for name in {row["name"] for rung in done["rungs"] for row in rung["rows"]} - set(done["left"]):
         shutil.rmtree(folder / "retrain" / name, ignore_errors=True)

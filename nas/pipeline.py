@@ -1,7 +1,10 @@
 """The stages in order; each reads the files of the one before, so each can be run alone and a stopped run goes on."""
 
+import contextlib
 import shutil
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from derive import Architecture
@@ -36,13 +39,17 @@ def run_everything(config: Config, stop: StopFlag) -> None:
             note("the run is finished; nothing to do")
         else:
             with stop.deferred():  # so that even a stop before the first step leaves a checkpoint
-                search_stage(config, corpus, folder, stop)
+                with timed(folder, "search"):
+                    search_stage(config, corpus, folder, stop)
             derived = derive_stage(folder, config.derive)
             wanted = [derived[name] for name in config.retrain.architectures]
-            contenders = halving_stage(config, folder, [*wanted, *against], stop)
-            retrain_stage(config, [*wanted, *contenders, *against], folder, stop)
-            compare_stage(config, corpus, folder, [*derived, *(arch.name for arch in contenders)])
-            draw_all(folder)
+            with timed(folder, "halving"):
+                contenders = halving_stage(config, folder, [*wanted, *against], stop)
+            with timed(folder, "retraining"):
+                retrain_stage(config, [*wanted, *contenders, *against], folder, stop)
+            with timed(folder, "comparison and pictures"):
+                compare_stage(config, corpus, folder, [*derived, *(arch.name for arch in contenders)])
+                draw_all(folder)
             write_report(folder)
         print_result(folder)
 
@@ -171,6 +178,27 @@ def compare_stage(config: Config, corpus: Corpus, folder: Path, derived: list[st
     Architecture.load(folder / "retrain" / best / f"seed-{seeds[0]}" / "architecture.json").save(folder / "architectures" / "best.json")
 
 
+@contextlib.contextmanager
+def timed(folder: Path, stage: str) -> Iterator[None]:
+    """Add the seconds of a stage to `timings.json`, whether it ends or is stopped."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        path = folder / "timings.json"
+        seconds = read_json(path) if path.exists() else {}
+        seconds[stage] = round(seconds.get(stage, 0.0) + time.perf_counter() - started, 3)
+        write_json(path, seconds)
+
+
+def print_timings(folder: Path) -> None:
+    """Each stage's share of the time."""
+    seconds = read_json(folder / "timings.json")
+    total = sum(seconds.values())
+    shares = ", ".join(f"{stage} {value / total:.0%}" for stage, value in seconds.items())
+    print(f"time: {total / 60:.1f} minutes ({shares})")
+
+
 def note(message: str) -> None:
     """A line for the person, on standard error."""
     print(message, file=sys.stderr)
@@ -189,4 +217,5 @@ def print_result(folder: Path) -> None:
     print_verdicts(folder)
     derived = [path.stem for path in sorted((folder / "architectures").glob("*.json")) if path.stem != "best"]
     print_comparison(folder, derived)
+    print_timings(folder)
     print(f"report: {folder / 'report.html'}")
