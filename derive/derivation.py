@@ -157,7 +157,6 @@ def _recipe(run: RunEvidence) -> dict[str, Any]:
 
 def _provenance(run: RunEvidence, selection: str) -> dict[str, Any]:
     first = run.seeds[0]
-    versions = run.config.get("versions") or {}
     provenance = {"run": run.name, "seed": first.seed, "step": first.step, "selection": selection,
-                  "data": {key: run.data[key] for key in ("name", "sha256")}, "versions": versions}  # fmt: skip
+                  "data": {key: run.data[key] for key in ("name", "sha256")}, "versions": first.versions}  # fmt: skip
     return provenance if len(run.seeds) == 1 else {**provenance, "seeds": [seed.seed for seed in run.seeds]}

@@ -29,6 +29,7 @@ class SeedEvidence:
     costs: dict[str, float]
     budget: float | None
     verdict: dict[str, Any]
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,8 @@ def _read_seed(path: Path) -> SeedEvidence:
         tail = _read_tail(_needed_list(value, "probabilities"), len(steps), len(labels))
         unit, costs, budget = _read_cost(value.get("cost"), labels)
         seed = check_int(value.get("seed", 0), "seed", least=0)
-        return SeedEvidence(labels, tail, steps[-1], seed, unit, costs, budget, _read_verdict(value.get("verdict")))
+        verdict, versions = _read_verdict(value.get("verdict")), _read_versions(value.get("versions", {}))
+        return SeedEvidence(labels, tail, steps[-1], seed, unit, costs, budget, verdict, versions)
     except SettingError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -222,6 +224,11 @@ def _read_verdict(value: Any) -> dict[str, Any]:
         "converged": verdict["converged"],
         "reasons": [checks.check_text(text, f"verdict.reasons[{index}]") for index, text in enumerate(reasons)],
     }
+
+
+def _read_versions(value: Any) -> dict[str, str]:
+    versions = checks.check_object(value, "versions")
+    return {name: checks.check_text(version, f"versions.{name}") for name, version in versions.items()}
 
 
 def _needed_list(value: Mapping[str, Any], key: str) -> list[Any]:

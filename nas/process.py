@@ -2,7 +2,9 @@
 
 import contextlib
 import hashlib
+import importlib.metadata
 import os
+import platform
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +13,7 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import torch
 from torch import multiprocessing
 
@@ -62,6 +65,15 @@ def seed_from(*parts: object) -> int:
 def generator_from(*parts: object) -> torch.Generator:
     """A CPU generator seeded by `seed_from`: noise is a function of (seed, step), so a resumed run needs no saved state."""
     return torch.Generator(device="cpu").manual_seed(seed_from(*parts))
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    packages = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    try:
+        return {"par-search": importlib.metadata.version("par-search"), **packages}
+    except importlib.metadata.PackageNotFoundError:  # run from a clone that is not installed
+        return packages
 
 
 def count_workers(run: RunConfig, jobs: int) -> int:

@@ -22,7 +22,7 @@ from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
 from nas.live import LiveView, TensorBoardLog
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
-from nas.process import Machine, generator_from, seed_from
+from nas.process import Machine, generator_from, seed_from, versions
 from nas.stop import StopFlag
 from nas.train import batch_loss, evaluate, passes, require_finite
 from nas.verdict import judge
@@ -283,6 +283,7 @@ def write_probabilities(
         "probabilities": [[[round(p, 7) for p in row] for row in matrix.tolist()] for matrix in state.recorded],
         "cost": {**costs.to_json(), "budget": config.search.budget},
         "seed": seed,
+        "versions": versions(),
         "verdict": verdict or {"converged": False, "reasons": ["the search has not finished"]},
     })  # fmt: skip
 
