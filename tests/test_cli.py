@@ -26,6 +26,7 @@ FILES = [
     "report.html", "retrain/par/seed-0/metrics.jsonl", "retrain/par/seed-0/model.safetensors", "retrain/par/seed-0/architecture.json",
 ]  # fmt: skip
 SLOW = {"search__steps": 60, "search__warmup_steps": 20, "retrain__steps": 60, "run__checkpoint_every": 7}
+HALVING = {"retrain__drawn": 2, "retrain__random": 1}
 
 
 def read(path: Path) -> Any:
@@ -56,7 +57,7 @@ def results(run: Path) -> dict[str, Any]:
         arch.get("cost", {}).get("relative_to_interleaved", {}).pop("latency", None)
     return {
         "probabilities": (run / "probabilities.json").read_bytes(), "rows": rows, "architectures": architectures,
-        "metrics": lines_of(run / "metrics.jsonl"),
+        "metrics": lines_of(run / "metrics.jsonl"), "halving": read(run / "halving.json"),
         "retrain": {str(path.relative_to(run)): lines_of(path) for path in sorted(run.glob("retrain/*/*/metrics.jsonl"))},
         "weights": {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("model.safetensors"))},
     }  # fmt: skip
@@ -66,18 +67,18 @@ def results(run: Path) -> dict[str, Any]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny run that nothing interrupts."""
     home = tmp_path_factory.mktemp("whole")
-    done = command("run", "--config", tiny_yaml(home / "tiny.yaml", **SLOW), "--run.dir", "run", cwd=home)
+    done = command("run", "--config", tiny_yaml(home / "tiny.yaml", **SLOW, **HALVING), "--run.dir", "run", cwd=home)
     assert done.returncode == 0, done.stderr
     return home / "run"
 
 
 def test_killed_at_several_moments_and_resumed_equals_uninterrupted(whole: Path, tmp_path: Path) -> None:
-    run, options = tmp_path / "run", ("--config", tiny_yaml(tmp_path / "tiny.yaml", **SLOW), "--run.dir", "run", "--run.resume", "true")
+    config = tiny_yaml(tmp_path / "tiny.yaml", **SLOW, **HALVING)
+    run, options = tmp_path / "run", ("--config", config, "--run.dir", "run", "--run.resume", "true")
     moments: list[Callable[[], bool]] = [
-        lambda: len(lines_of(run / "metrics.jsonl")) >= 3,  # in the warm-up
         lambda: lines_of(run / "metrics.jsonl")[-1:] != [] and lines_of(run / "metrics.jsonl")[-1]["step"] > 27,  # in the search
+        lambda: len(list(run.glob("retrain/*/seed-0/rung-*.json"))) >= 2,  # in the halving
         lambda: len(lines_of(run / "retrain/argmax/seed-0/metrics.jsonl")) >= 4,  # in the retraining
-        lambda: (run / "comparison.json").exists(),  # among the pictures
     ]
     for moment in moments:
         process = start("run", *options, cwd=tmp_path)
@@ -109,26 +110,23 @@ def test_the_runs_own_configuration_is_valid_input_and_first_on_disk(whole: Path
 
 
 def test_only_what_is_asked_for_is_retrained(whole: Path) -> None:
-    assert sorted(path.name for path in (whole / "retrain").iterdir()) == ["argmax", "interleaved"]
-    assert {path.stem for path in (whole / "architectures").glob("*.json")} == {"argmax", "par-rule", "budget", "best"}
+    left = read(whole / "halving.json")["left"]
+    assert sorted(path.name for path in (whole / "retrain").iterdir()) == sorted(["argmax", "interleaved", *left])
+    assert {path.stem for path in (whole / "architectures").glob("*.json")} == {"argmax", "par-rule", "budget", "best", *left}
 
 
 def test_a_torn_checkpoint_falls_back_with_a_warning_and_the_same_end(whole: Path, tmp_path: Path) -> None:
-    run, options = tmp_path / "run", ("--config", tiny_yaml(tmp_path / "tiny.yaml", **SLOW), "--run.dir", tmp_path / "run")
-    process = start("search", *options, cwd=tmp_path)
-    wait_for(process, lambda: (run / "checkpoint.previous.pt").exists() and (run / "checkpoint.pt").exists())
-    process.send_signal(signal.SIGTERM)
-    process.communicate()
-    assert process.returncode == 143
-    checkpoint = run / "checkpoint.pt"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-100])
-    shutil.copytree(run, tmp_path / "both")
-    done = call("search", *options, "--run.resume", "true")
+    run, torn = tmp_path / "run", tmp_path / "torn"
+    shutil.copytree(whole, run, ignore=shutil.ignore_patterns("probabilities.json", "report.html"))
+    (run / "checkpoint.pt").write_bytes((whole / "checkpoint.pt").read_bytes()[:-100])
+    shutil.copytree(run, torn)
+    options = ("--config", whole / "config.yaml", "--run.resume", "true", "--run.dir")
+    done = call("search", *options, run)
     assert done.returncode == 0 and "warning: " in done.stderr and "checkpoint.pt is corrupt" in done.stderr
     assert (run / "probabilities.json").read_bytes() == (whole / "probabilities.json").read_bytes()
-    previous = tmp_path / "both" / "checkpoint.previous.pt"
-    previous.write_bytes(b"\0" * 1000)
-    done = call("search", *options[:2], "--run.dir", tmp_path / "both", "--run.resume", "true")
+    assert lines_of(run / "metrics.jsonl") == lines_of(whole / "metrics.jsonl")
+    (torn / "checkpoint.previous.pt").write_bytes(bytes(1000))
+    done = call("search", *options, torn)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 2 and len(errors) == 1 and "checkpoint.pt" in errors[0] and "Traceback" not in done.stderr
 
@@ -139,35 +137,36 @@ def stopped(process: subprocess.Popen, group: bool, number: int) -> tuple[int, s
     return process.returncode, err
 
 
-def test_two_seeds_stopped_by_signals_while_workers_train(tmp_path: Path) -> None:
-    rare = {"run__checkpoint_every": 100, "search__evaluate_every": 200, "retrain__evaluate_every": 200}
-    changes = {**SLOW, **rare, "run__seed": 3, "run__workers": 2, "search__seeds": 2, "search__steps": 600, "retrain__steps": 600}
-    run, options = tmp_path / "run", ("--config", tiny_yaml(tmp_path / "tiny.yaml", **changes), "--run.dir", "run", "--run.resume", "true")
-    seeds = [run / "seed-3", run / "seed-4"]
-    process = start("run", *options, cwd=tmp_path)
-    wait_for(process, lambda: all(len(lines_of(home / "metrics.jsonl")) > 3 for home in seeds))
-    code, err = stopped(process, False, signal.SIGTERM)
-    assert code == 143 and "Traceback" not in err and "error:" not in err
-    reached = [torch.load(home / "checkpoint.pt", weights_only=True)["step"] for home in seeds]
-    assert all(8 < step < 600 for step in reached)
-
-    process = start("run", *options, cwd=tmp_path, start_new_session=True)
-    homes = [run / "retrain" / name / "seed-3" for name in ("argmax", "interleaved")]
+def test_ctrl_c_while_workers_retrain_leaves_checkpoints(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to the workers too."""
+    changes = {**SLOW, "run__workers": 2, "retrain__steps": 600, "run__checkpoint_every": 1000}
+    options = ("--config", tiny_yaml(tmp_path / "tiny.yaml", **changes), "--run.dir", "run")
+    process = start("retrain", "ff", *options, cwd=tmp_path, start_new_session=True)
+    homes = [tmp_path / "run" / "retrain" / name / "seed-0" for name in ("ff", "interleaved")]
     wait_for(process, lambda: all(len(lines_of(home / "metrics.jsonl")) > 3 for home in homes))
-    code, err = stopped(process, True, signal.SIGINT)  # Ctrl-C reaches the workers too
+    code, err = stopped(process, True, signal.SIGINT)
     assert code == 130 and "Traceback" not in err and "error:" not in err
     assert all((home / "checkpoint.pt").exists() or (home / "result.json").exists() for home in homes)
+    assert any((home / "checkpoint.pt").exists() for home in homes) and not (tmp_path / "run" / "comparison.json").exists()
 
-    done = command("run", *options, cwd=tmp_path)
+
+def test_two_seeds_have_their_folders_and_the_parent_what_they_share(tmp_path: Path) -> None:
+    config = tiny_yaml(tmp_path / "tiny.yaml", run__seed=3, search__seeds=2, retrain__seeds=2)
+    run = tmp_path / "run"
+    done = call("run", "--config", config, "--run.dir", run)
     assert done.returncode == 0, done.stderr
-    for home in seeds:
-        assert all((home / name).exists() for name in ("config.yaml", "metrics.jsonl", "probabilities.json", "data.json", "checkpoint.pt"))
+    for seed in (3, 4):
+        home = run / f"seed-{seed}"
+        names = ("config.yaml", "metrics.jsonl", "probabilities.json", "data.json", "latency.json", "checkpoint.pt")
+        assert all((home / name).exists() for name in names)
         steps = [line["step"] for line in lines_of(home / "metrics.jsonl")]
-        assert steps == sorted(set(steps)) and steps[0] == 1 and steps[-1] == 600
-        assert read(home / "probabilities.json")["seed"] == int(home.name[5:])
-    parent = ("config.yaml", "agreement.json", "report.html", "architectures/argmax.json", "architectures/best.json", "comparison.csv")
-    assert all((run / name).exists() for name in parent) and not (run / "probabilities.json").exists()
-    assert read(run / "agreement.json")["seeds"] == [3, 4] and {row["seed"] for row in read(run / "comparison.json")} == {3}
+        assert steps == sorted(set(steps)) and (steps[0], steps[-1]) == (1, 20)
+        assert read(home / "probabilities.json")["seed"] == seed
+        assert (run / "retrain" / "argmax" / f"seed-{seed}" / "model.safetensors").exists()
+    assert (run / "seed-3" / "probabilities.json").read_bytes() != (run / "seed-4" / "probabilities.json").read_bytes()
+    shared = ("config.yaml", "data.json", "agreement.json", "report.html", "architectures/argmax.json", "architectures/best.json")
+    assert all((run / name).exists() for name in shared) and not (run / "probabilities.json").exists()
+    assert read(run / "agreement.json")["seeds"] == [3, 4] and {row["seed"] for row in read(run / "comparison.json")} == {3, 4}
     again = call("derive", run)
     assert again.returncode == 0 and again.stdout.startswith(("converged", "not converged"))
 
@@ -233,15 +232,18 @@ def test_bad_input_is_2_one_line_and_nothing_written(
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "x"
 
 
-def test_bad_input_to_real_processes(whole: Path, tmp_path: Path) -> None:
+def test_bad_input_to_a_real_process(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_bytes(b"search: {steps: \xff}")
     assert "c.yaml" in error_line(command("run", "--config", "c.yaml", cwd=tmp_path))
-    line = error_line(command("run", "--config", whole / "config.yaml", "--run.dir", whole, cwd=tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml"]
+
+
+def test_a_run_is_neither_overwritten_nor_gone_on_with_under_other_settings(whole: Path) -> None:
+    line = error_line(call("run", "--config", whole / "config.yaml", "--run.dir", whole))
     assert "run.dir" in line and "run.resume" in line
     changed = ("--run.resume", "true", "--search.steps", 61, "--retrain.lr", "1e-4")
-    line = error_line(command("run", "--config", whole / "config.yaml", "--run.dir", whole, *changed, cwd=tmp_path))
+    line = error_line(call("run", "--config", whole / "config.yaml", "--run.dir", whole, *changed))
     assert "search.steps" in line and "retrain.lr" in line
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c.yaml"]
 
 
 def test_help_of_every_command() -> None:
@@ -269,11 +271,13 @@ def test_a_full_disk_behind_standard_output_is_3(tmp_path: Path) -> None:
     assert done.returncode == 3 and done.stderr.count("\n") == 1 and "No space left" in done.stderr
 
 
-def test_a_second_process_on_a_run_is_refused(tmp_path: Path) -> None:
-    config = tiny_yaml(tmp_path / "tiny.yaml", **{**SLOW, "search__steps": 5000})
+def test_a_second_process_on_a_run_is_refused_and_sigterm_leaves_a_checkpoint(tmp_path: Path) -> None:
+    config = tiny_yaml(tmp_path / "tiny.yaml", **{**SLOW, "search__steps": 5000, "run__checkpoint_every": 10000})
     process = start("search", "--config", config, "--run.dir", "run", cwd=tmp_path)
     wait_for(process, lambda: bool(lines_of(tmp_path / "run" / "metrics.jsonl")))
     line = error_line(call("search", "--config", config, "--run.dir", tmp_path / "run", "--run.resume", "true"))
     assert "run.dir" in line and "another process" in line
-    assert stopped(process, False, signal.SIGINT)[0] == 130
-    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] > 0
+    code, err = stopped(process, False, signal.SIGTERM)
+    assert code == 143 and "Traceback" not in err and "error:" not in err
+    step = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
+    assert 0 < step < 5000 and lines_of(tmp_path / "run" / "metrics.jsonl")[-1]["step"] <= step

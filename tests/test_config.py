@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import io
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ import torch
 
 
 from derive import Architecture, derive_architectures
+from derive.strict_json import read_json
 from nas.config import _RANGES, DEFAULT_BLOCKS, Config, check_ranges
 from nas.data import crop_batch, load_corpus
+from nas.halving import halving_stage
 from nas.options import config_from_values
 from nas.pipeline import retrain_seeds, seed_folders
 from nas.preflight import check_run
@@ -131,6 +134,13 @@ def swept(config: Config, run: Path) -> Any:
     return [point.arch.pattern for point in sweep_points(run, config)]
 
 
+def halved(config: Config, folder: Path) -> Any:
+    """The rungs of a halving of the debug run's layouts; `folder` is a copy of that run."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        halving_stage(config, folder, [], StopFlag())
+    return read_json(folder / "halving.json")
+
+
 def trained_names(config: Config, folder: Path) -> Any:
     return [*config.retrain.architectures, *(arch.name for arch in check_run(config, load_corpus(config.data)))]
 
@@ -178,6 +188,10 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "retrain.seeds": (2, lambda config, folder: retrain_seeds(config), {}),
     "retrain.against": (["ff"], trained_names, {}),
     "retrain.architectures": (["budget"], trained_names, {}),
+    "retrain.drawn": (2, halved, {}),
+    "retrain.random": (3, halved, {"retrain__drawn": 1}),
+    "retrain.rungs": ([0.5], halved, {"retrain__drawn": 1}),
+    "retrain.rung_tokens": (512, halved, {"retrain__drawn": 1}),
     "sweep.ratios": ([1.0], swept, {}),
     "sweep.cuts": ([0.25, 1.0], swept, {"sweep__ratios": [2.0]}),
 }  # fmt: skip
@@ -199,9 +213,21 @@ def test_changing_a_key_changes_something(
     config = tiny(**others)
     assert getattr(getattr(config, section), name) != value
     changed = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{name: value})})
-    folder = debug_run if probe in (derived, swept) else tmp_path / "before"
-    before = baseline(probe, config, tmp_path) if probe in (searched, trained) else probe(config, folder)
-    assert probe(changed, debug_run if probe in (derived, swept) else tmp_path / "after") != before
+    folders = [tmp_path / "before", tmp_path / "after"]
+    if probe in (derived, swept):
+        folders = [debug_run, debug_run]
+    elif probe is halved:
+        folders = [copy_searched(debug_run, folder) for folder in folders]
+    before = baseline(probe, config, tmp_path) if probe in (searched, trained) else probe(config, folders[0])
+    assert probe(changed, folders[1]) != before
+
+
+def copy_searched(run: Path, folder: Path) -> Path:
+    """A run folder as a search leaves it."""
+    folder.mkdir()
+    for name in ("config.yaml", "data.json", "probabilities.json", "latency.json"):
+        shutil.copyfile(run / name, folder / name)
+    return folder
 
 
 def baseline(probe: Callable[[Config, Path], Any], config: Config, folder: Path) -> Any:
@@ -242,7 +268,7 @@ def test_every_number_has_a_range() -> None:
         f"{field.name}.{key.name}" for field in dataclasses.fields(Config) for key in dataclasses.fields(field.type)
         if "int" in str(key.type) or "float" in str(key.type)
     }  # fmt: skip
-    assert numbers - set(_RANGES) <= {"model.dropout", "sweep.ratios", "sweep.cuts"}  # checked where they are used
+    assert numbers - set(_RANGES) <= {"model.dropout", "sweep.ratios", "sweep.cuts", "retrain.rungs"}  # checked where they are used
 
 
 def test_seeds_and_lists_are_not_shared_between_configurations() -> None:

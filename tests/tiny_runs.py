@@ -42,7 +42,8 @@ TINY: dict[str, dict[str, Any]] = {  # nothing that the recorded curve depends o
     },
     "retrain": {
         "steps": 16, "lr": 3e-3, "weight_decay": 0.01, "clip": 1.0, "evaluate_every": 6, "evaluate_tokens": 256, "final_tokens": 512,
-        "seeds": 1, "architectures": ["argmax"], "against": ["interleaved"],
+        "seeds": 1, "architectures": ["argmax"], "against": ["interleaved"], "drawn": 0, "random": 0, "rungs": [0.4, 0.7],
+        "rung_tokens": 256,
     },
 }  # fmt: skip
 
