@@ -13,13 +13,16 @@ from nas.stop import StopFlag
 from nas.train import train_architecture, train_to_rung
 
 
-def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
-    """One seed's search, in this process; of several seeds each gets its own pictures and page."""
+def search_job(config: Config, home: Path, seed: int, later: str = "", *, slot: int, stop: StopFlag) -> None:
+    """One seed's search, in this process; of several seeds each gets its own pictures and page.
+
+    `later` is for the progress bar: what comes after the search.
+    """
     machine = choose_machine(config.run)
     corpus = load_corpus(config.data)
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
     costs = build_costs(config, settings, read_json(home / "latency.json"))
-    run_search(config, corpus, costs, home, seed, machine, stop, slot)
+    run_search(config, corpus, costs, home, seed, machine, stop, slot, later)
     if config.search.seeds > 1:
         from nas.plots import draw_all
         from nas.report import write_report

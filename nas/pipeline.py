@@ -15,6 +15,7 @@ from nas.compare import choose_best, sentence, table, write_comparison
 from nas.config import Config
 from nas.data import Corpus, load_corpus
 from nas.derive_stage import derive_stage, print_verdicts
+from nas.estimate import minutes_after_search
 from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
@@ -40,7 +41,8 @@ def run_everything(config: Config, stop: StopFlag) -> None:
         else:
             with stop.deferred():  # so that even a stop before the first step leaves a checkpoint
                 with timed(folder, "search"):
-                    search_stage(config, corpus, folder, stop)
+                    later = minutes_after_search(config, corpus, choose_machine(config.run))
+                    search_stage(config, corpus, folder, stop, f", then about {later:.1f} min")
             derived = derive_stage(folder, config.derive)
             wanted = [derived[name] for name in config.retrain.architectures]
             with timed(folder, "halving"):
@@ -105,7 +107,7 @@ def seed_folders(folder: Path, config: Config) -> dict[int, Path]:
     return {seed: folder if config.search.seeds == 1 else folder / f"seed-{seed}" for seed in seeds}
 
 
-def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag) -> None:
+def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag, later: str = "") -> None:
     """Measure the candidates' latency once, then search with every seed that is not finished."""
     if not (folder / "latency.json").exists():
         machine = choose_machine(config.run)
@@ -117,7 +119,7 @@ def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag) -
             home.mkdir(exist_ok=True)
             for name in ("config.yaml", "data.json", "latency.json"):
                 shutil.copyfile(folder / name, home / name)
-    jobs = [(config, home, seed) for seed, home in homes.items() if not (search_finished(home) and (home == folder or page_is_current(home)))]
+    jobs = [(config, home, seed, later) for seed, home in homes.items() if not (search_finished(home) and (home == folder or page_is_current(home)))]
     # workers by all jobs, not by those left: how many threads each has decides the last bits of its sums
     run_jobs(search_job, jobs, count_workers(config.run, len(homes)), stop)
     if config.search.seeds > 1:

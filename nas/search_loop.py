@@ -92,7 +92,7 @@ def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> 
 
 
 def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, seed: int, machine: Machine,
-               stop: StopFlag, slot: int = 0) -> None:  # fmt: skip
+               stop: StopFlag, slot: int = 0, later: str = "") -> None:  # fmt: skip
     """Train a supernet and write `probabilities.json`, `metrics.jsonl` and `checkpoint.pt` into `folder`.
 
     Goes on from the folder's checkpoint where there is one. Raises Stopped on a signal after the step in flight, and RunFailed
@@ -102,7 +102,7 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     state = build_state(config, corpus, machine, seed)
     restore(state, folder)
     step_time, timed_step = time.perf_counter(), state.step
-    progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}", position=slot, mininterval=1.0)
+    progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
     live, board = LiveView(folder), TensorBoardLog(folder, config.run.tensorboard, state.step)
     with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
         while state.step < settings.steps:
