@@ -81,6 +81,13 @@ def test_torn_files_are_removed_on_resume_and_others_are_not(tmp_path: Path) -> 
     assert not any(path.exists() for path in torn) and all(path.exists() for path in kept)
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("started")
+    opened(tiny(), folder)
+    return folder
+
+
 def other_value(key: str, value: object) -> object:
     special = {
         "run.device": "cpu:", "data.path": "x", "derive.rules": [{"block": "identity", "at_most": 2}], "run.precision": "fp32",
@@ -95,14 +102,13 @@ def other_value(key: str, value: object) -> object:
 
 
 @pytest.mark.parametrize("key", [key for key in flat(Config()) if key not in ("model.task", "model.memory_len", *HARMLESS)])
-def test_a_changed_key_is_refused_by_name(tmp_path: Path, key: str) -> None:
-    opened(tiny(), tmp_path)
+def test_a_changed_key_is_refused_by_name(started: Path, key: str) -> None:
     section, name = key.split(".")
     config = resumed(tiny())
     value = other_value(key, getattr(getattr(config, section), name))
     changed = dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{name: value})})
     with pytest.raises(UserError, match=rf"^run.resume: .*{key} \(was ") as error:
-        opened(changed, tmp_path)
+        opened(changed, started)
     assert repr(value) in str(error.value)
 
 

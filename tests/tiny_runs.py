@@ -48,6 +48,9 @@ TINY: dict[str, dict[str, Any]] = {  # nothing that the recorded curve depends o
 }  # fmt: skip
 
 
+_CONFIGS: dict[str, Config] = {}
+
+
 def tiny_values(**changes: Any) -> dict[str, dict[str, Any]]:
     """The sections of a tiny configuration; changes as `search__steps=5`."""
     values = copy.deepcopy(TINY)
@@ -59,9 +62,11 @@ def tiny_values(**changes: Any) -> dict[str, dict[str, Any]]:
 
 def tiny(**changes: Any) -> Config:
     """A tiny configuration, checked."""
-    config = config_from_values(tiny_values(**changes), Config(), source="tiny")
-    config.check()
-    return config
+    known = repr(sorted(changes.items()))
+    if known not in _CONFIGS:
+        _CONFIGS[known] = config_from_values(tiny_values(**changes), Config(), source="tiny")
+        _CONFIGS[known].check()
+    return copy.deepcopy(_CONFIGS[known])
 
 
 def tiny_yaml(path: Path, **changes: Any) -> Path:
