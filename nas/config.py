@@ -100,9 +100,9 @@ class SearchConfig:
 
     blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
     """candidates: labels, or objects in the form of an architecture's layers"""
-    steps: int = 800
+    steps: int = 600
     """weight steps in all"""
-    warmup_steps: int = 400
+    warmup_steps: int = 300
     """first steps, in which the alphas are frozen and every candidate trains equally often"""
     relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "gumbel"
     """how alphas become gates"""
