@@ -9,7 +9,7 @@ from typing import Any, Literal, Optional, Union
 from nas.yaml_file import dump_yaml, read_yaml
 from supernet.errors import SettingError, UserError
 from supernet.settings import ModelSettings
-from supernet.blocks import Candidate, parse_candidate
+from supernet.blocks import Candidate, parse_candidates
 
 # One candidate of each family; a short search tells five apart better than nine (benchmarks/README.md). The others, and users'
 # blocks, are named in `search.blocks`; configs/all_blocks.yaml has all of them.
@@ -229,13 +229,7 @@ class Config:
 
     def candidates(self, settings: ModelSettings) -> list[Candidate]:
         """`search.blocks` as candidates, at least two different ones."""
-        blocks = [parse_candidate(block, settings, f"search.blocks[{i}]") for i, block in enumerate(self.search.blocks)]
-        for index, candidate in enumerate(blocks):
-            if candidate in blocks[:index]:
-                raise SettingError(f"search.blocks[{index}]", f"{candidate.label} is already a candidate")
-        if len(blocks) < 2:
-            raise SettingError("search.blocks", f"a search needs at least two candidates, got {len(blocks)}")
-        return blocks
+        return parse_candidates(self.search.blocks, settings)
 
     def to_yaml(self) -> str:
         """The resolved configuration; valid input of `--config`."""

@@ -7,7 +7,7 @@ import functools
 import importlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,6 +134,19 @@ def parse_candidate(value: str | Mapping[str, Any] | Candidate, settings: ModelS
     defaults = default_options(name, settings)
     ordered = [key for key in (*defaults, *options) if key in options and options[key] != defaults.get(key)]
     return Candidate(name, tuple((key, options[key]) for key in dict.fromkeys(ordered)))
+
+
+def parse_candidates(values: Sequence[Any], settings: ModelSettings, path: str = "search.blocks") -> list[Candidate]:
+    """At least two different candidates from labels or objects."""
+    if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence):
+        raise SettingError(path, f"expected a list of labels or objects, got {values!r}")
+    candidates = [parse_candidate(value, settings, f"{path}[{index}]") for index, value in enumerate(values)]
+    for index, candidate in enumerate(candidates):
+        if candidate in candidates[:index]:
+            raise SettingError(f"{path}[{index}]", f"{candidate.label} is already a candidate; give it other options or drop it")
+    if len(candidates) < 2:
+        raise SettingError(path, f"a search needs at least two candidates, got {len(candidates)}")
+    return candidates
 
 
 def candidate_to_json(candidate: Candidate, settings: ModelSettings) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from supernet.backbone import Backbone
-from supernet.blocks import Candidate, parse_candidate
-from supernet.errors import SettingError
+from supernet.blocks import Candidate, parse_candidates
 from supernet.gates import full_precision
 from supernet.layers import MixedLayer
 from supernet.settings import ModelSettings, check_int
@@ -69,16 +68,3 @@ def _active(gates: Tensor, values: list[float], layer: int) -> tuple[Tensor | No
     if not active:
         raise ValueError(f"gates[{layer}] are all 0; every row must sum to 1")
     return (None if len(active) == 1 and values[active[0]] == 1 else gates), active
-
-
-def parse_candidates(values: Sequence[Any], settings: ModelSettings, path: str = "search.blocks") -> list[Candidate]:
-    """At least two different candidates from labels or objects."""
-    if isinstance(values, (str, Mapping)) or not isinstance(values, Sequence):
-        raise SettingError(path, f"expected a list of labels or objects, got {values!r}")
-    candidates = [parse_candidate(value, settings, f"{path}[{index}]") for index, value in enumerate(values)]
-    for index, candidate in enumerate(candidates):
-        if candidate in candidates[:index]:
-            raise SettingError(f"{path}[{index}]", f"{candidate.label} is already a candidate; give it other options or drop it")
-    if len(candidates) < 2:
-        raise SettingError(path, f"a search needs at least two candidates, got {len(candidates)}")
-    return candidates

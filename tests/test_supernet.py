@@ -13,7 +13,7 @@ from supernet import Supernet
 from supernet.blocks import BLOCKS, parse_candidate
 from supernet.errors import SettingError
 from supernet.gates import RELAXATIONS, gumbel_noise, score_function_loss
-from supernet.supernet import parse_candidates
+from supernet.blocks import parse_candidates
 
 ALL = list(BLOCKS)
 FEW = ["self_attention", "feed_forward", "identity"]
