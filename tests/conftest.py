@@ -1,5 +1,7 @@
 """Shared by all tests: one torch thread, so that sums run in one order, and a user's block that goes away again."""
 
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,9 +57,15 @@ def debug_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run folder of the debug preset, made by a real process; tests read it and copy it before they change it."""
     from tiny_runs import ROOT, command
 
-    home = tmp_path_factory.mktemp("debug")
-    done = command("run", "--config", ROOT / "configs" / "debug.yaml", "--run.dir", "folder", "--run.workers", 1, cwd=home)
-    assert done.returncode == 0, done.stderr
-    (home / "stdout").write_text(done.stdout, encoding="utf-8")
-    (home / "stderr").write_text(done.stderr, encoding="utf-8")
+    root = tmp_path_factory.getbasetemp()
+    home = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "debug"
+    home.mkdir(exist_ok=True)
+    with open(home / "lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several workers of pytest share one run
+        if not (home / "stderr").exists():
+            config = ROOT / "configs" / "debug.yaml"
+            done = command("run", "--config", config, "--run.dir", "folder", "--run.workers", 1, cwd=home)
+            assert done.returncode == 0, done.stderr
+            (home / "stdout").write_text(done.stdout, encoding="utf-8")
+            (home / "stderr").write_text(done.stderr, encoding="utf-8")
     return home / "folder"
