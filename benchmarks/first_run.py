@@ -1,7 +1,7 @@
 """What a newcomer's first command costs: python benchmarks/first_run.py [--config FILE]
 
 Runs `search.py run` as a process of its own and prints minutes in all, seconds to the first progress bar, and the peak memory of
-all its processes together (proportional set size, read ten times a second), beside what the run itself printed.
+all its processes together (proportional set size, read twice a second), beside what the run itself printed.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
         thread.start()
         while process.poll() is None:
             peak = max(peak, sum(memory(pid) for pid in family(process.pid)))
-            time.sleep(0.1)
+            time.sleep(0.5)
         thread.join()
         seconds = time.perf_counter() - started
         print(process.stdout.read())

@@ -158,7 +158,7 @@ class DeriveConfig:
 class RetrainConfig:
     """Training of the derived architectures and of those beside them."""
 
-    steps: int = 1500
+    steps: int = 1200
     """steps, the same for all"""
     lr: float = 6e-3
     """peak learning rate (AdamW, linear warm-up over a twentieth of the steps, cosine to zero)"""
@@ -172,11 +172,11 @@ class RetrainConfig:
     """patterns or presets trained beside"""
     architectures: list[str] = field(default_factory=lambda: ["argmax", "par-rule", "budget"])
     """which of the derived architectures are trained"""
-    drawn: int = 3
+    drawn: int = 2
     """layouts drawn from the probabilities that enter the successive halving beside rule-built ones; 0 with random 0: none"""
-    random: int = 2
+    random: int = 1
     """random layouts of about the budget's cost that enter it"""
-    rungs: list[float] = field(default_factory=lambda: [1 / 3, 2 / 3])
+    rungs: list[float] = field(default_factory=lambda: [0.3, 0.6])
     """shares of the steps after which the halving keeps the better third"""
     rung_tokens: int = 65536
     """tokens of the `alphas` part by which a rung ranks"""
