@@ -1,6 +1,7 @@
 """The command line, parsing only: `python search.py COMMAND ...`, installed as `par-search`."""
 
 import os
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -154,6 +155,8 @@ def main(arguments: list[str] | None = None) -> None:
     from nas.stop import StopFlag
     from supernet.errors import UserError, did_you_mean
 
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # None where it was closed before the start
+    sys.stderr = sys.stderr or open(os.devnull, "w")
     with exit_codes():
         stop = StopFlag().install()
         arguments = sys.argv[1:] if arguments is None else arguments

@@ -79,8 +79,12 @@ class MetricsLog:
 
     def write(self, **values: Any) -> None:
         """Append one line; a value that is not finite becomes null."""
-        self._file.write(dumps_line(values))
-        self._file.flush()
+        try:
+            self._file.write(dumps_line(values))
+            self._file.flush()
+        except OSError as error:
+            error.filename = error.filename or self._file.name
+            raise
 
     def __enter__(self) -> "MetricsLog":
         return self

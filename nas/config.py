@@ -269,6 +269,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "retrain.steps": (1, True, 2**40), "retrain.lr": (0, False, math.inf), "retrain.weight_decay": (0, True, math.inf),
     "retrain.clip": (0, False, math.inf), "retrain.seeds": (1, True, 1000), "retrain.evaluate_every": (1, True, 2**40),
     "retrain.evaluate_tokens": (1, True, 2**40), "retrain.final_tokens": (1, True, 2**40),
+    "sweep.ratios": (1, True, math.inf), "sweep.cuts": (0, False, 1),
     "retrain.drawn": (0, True, 1000), "retrain.random": (0, True, 1000), "retrain.rung_tokens": (1, True, 2**40),
 }  # fmt: skip
 
@@ -277,13 +278,16 @@ def check_ranges(config: Config) -> None:
     """Raise SettingError for the first number that lies outside its key's range."""
     for key, (least, closed, most) in _RANGES.items():
         section, name = key.split(".")
-        value = getattr(getattr(config, section), name)
-        if value is None:
-            continue
-        if not (least <= value if closed else least < value) or value > most or not math.isfinite(value):
-            low = f"at least {least}" if closed else f"above {least}"
-            high = "" if most == math.inf else f" and at most {most}"
-            raise SettingError(key, f"expected a value {low}{high}, got {_number(value)}")
+        given = getattr(getattr(config, section), name)
+        low = f"at least {least}" if closed else f"above {least}"
+        high = "" if most == math.inf else f" and at most {most}"
+        if given == []:
+            raise SettingError(key, f"expected values {low}{high}, got none")
+        for value in given if isinstance(given, list) else [given]:
+            if value is None:
+                continue
+            if not (least <= value if closed else least < value) or value > most or not math.isfinite(value):
+                raise SettingError(key, f"expected a value {low}{high}, got {_number(value)}")
 
 
 def _check_shares(key: str, shares: list[float]) -> None:

@@ -30,8 +30,7 @@ def exit_codes() -> Iterator[None]:
 
 def _flush() -> None:
     try:
-        if sys.stdout:  # None where it was closed before the start
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         _drop_output()
         raise

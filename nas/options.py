@@ -245,6 +245,7 @@ def expected(kind: Any) -> str:
 
 
 _LISTS = {
+    list[float]: "[2.0, 5.0]",
     list[str]: "[interleaved, par]",
     list[typing.Union[str, dict[str, Any]]]: "[self_attention, {block: feed_forward, d_inner: 64}]",
     list[dict[str, Any]]: "[{block: identity, at_most: 3}]",

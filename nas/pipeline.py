@@ -20,7 +20,7 @@ from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
 from nas.plots import draw_all
-from nas.preflight import check_run
+from nas.preflight import check_derivable, check_run
 from nas.process import choose_machine, count_workers, run_jobs
 from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder
@@ -112,7 +112,9 @@ def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag, l
     if not (folder / "latency.json").exists():
         machine = choose_machine(config.run)
         settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
-        write_json(folder / "latency.json", measure_candidates(config, settings, machine))
+        measured = measure_candidates(config, settings, machine)
+        check_derivable(config, settings, measured)  # a budget of measured time can only be checked now
+        write_json(folder / "latency.json", measured)
     homes = seed_folders(folder, config)
     for home in homes.values():
         if home != folder:

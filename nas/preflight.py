@@ -21,7 +21,7 @@ DERIVED = ("argmax", "par-rule", "budget")  # the names that derivation gives
 def check_run(config: Config, corpus: Corpus) -> list[Architecture]:
     """The architectures of `retrain.against`, once all that follows a search is known to fit; SettingError otherwise."""
     _check_retrain_names(config)
-    _check_derivable(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    check_derivable(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
     against = unique_by_name(architectures_against(config, corpus.vocab_size))
     for arch in against:
         check_fits(arch, config, corpus)
@@ -43,20 +43,25 @@ def _check_retrain_names(config: Config) -> None:
         )
 
 
-def _check_derivable(config: Config, settings: ModelSettings) -> None:
-    """Whether rules and budget leave a layout at all; a budget of measured time shows only after the measurement."""
+def check_derivable(config: Config, settings: ModelSettings, latency: dict[str, Any] | None = None) -> None:
+    """Whether rules and budget leave a layout at all; a budget of measured time only once `latency` (latency.json) is there."""
     candidates = config.candidates(settings)
     by_unit = {unit: _costs(candidates, settings, config.data.seq_len, at) for at, unit in enumerate(("parameters", "flops_per_token"))}
     unit = UNITS[config.search.cost]
     labels = [candidate.label for candidate in candidates]
     layers = config.model.layers
-    rules = parse_rules(config.derive.rules, candidates, labels, layers, {**by_unit, unit: by_unit.get(unit, np.ones(len(labels)))})
-    if unit not in by_unit:
-        return
-    blocks = [parse_candidate(block, settings) for block in BASELINE]
-    baseline = layers / 2 * _costs(blocks, settings, config.data.seq_len, list(by_unit).index(unit)).sum()
-    budget = config.search.budget if config.derive.budget is None else config.derive.budget
-    solve(Problem(np.full((layers, len(labels)), 1 / len(labels)), by_unit[unit] / baseline, budget, rules))
+    if unit == "ms":
+        measured = latency["candidates"] if latency else dict.fromkeys((*labels, *BASELINE), {"median_ms": 1.0})
+        by_unit["ms"] = np.array([measured[label]["median_ms"] for label in labels])
+        pair = sum(measured[label]["median_ms"] for label in BASELINE)
+    else:
+        blocks = [parse_candidate(block, settings) for block in BASELINE]
+        pair = _costs(blocks, settings, config.data.seq_len, list(by_unit).index(unit)).sum()
+    rules = parse_rules(config.derive.rules, candidates, labels, layers, by_unit)
+    if unit != "ms" or latency:
+        budget = config.search.budget if config.derive.budget is None else config.derive.budget
+        uniform = np.full((layers, len(labels)), 1 / len(labels))
+        solve(Problem(uniform, by_unit[unit] / (layers / 2 * pair), budget, rules))
 
 
 def _costs(candidates: list[Any], settings: ModelSettings, seq_len: int, which: int) -> np.ndarray:

@@ -4,7 +4,7 @@ import pytest
 
 from derive import Architecture
 from nas.data import load_corpus
-from nas.preflight import check_run
+from nas.preflight import check_derivable, check_run
 from supernet.errors import UserError
 from tiny_runs import tiny
 
@@ -40,6 +40,15 @@ def test_refused(changes: dict, words: str) -> None:
 
 def test_a_budget_of_measured_time_is_seen_only_after_the_measurement() -> None:
     assert check(search__cost="latency", search__blocks=["self_attention", "feed_forward"], search__budget=0.01)
+    config = tiny(search__cost="latency", search__blocks=["self_attention", "feed_forward"], search__budget=0.5)
+    settings = config.model.settings(256, 16)
+    for fast, fits in ((0.1, True), (0.9, False)):
+        table = {"candidates": {"self_attention": {"median_ms": 1.0}, "feed_forward": {"median_ms": fast}}}
+        if fits:
+            check_derivable(config, settings, table)
+        else:
+            with pytest.raises(UserError, match="0.5 cannot be met.* 0.948"):
+                check_derivable(config, settings, table)
     assert check(search__cost="none", search__budget=None, search__blocks=["self_attention", "feed_forward"])
 
 
