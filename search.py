@@ -1,7 +1,6 @@
 """The command line, parsing only: `python search.py COMMAND ...`, installed as `par-search`."""
 
 import os
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -59,7 +59,8 @@ def _early(run: RunEvidence, problem: Problem) -> Iterator[tuple[str, list[int]]
                     break
                 choice[last] = nothing
             if _keeps(problem, choice):
-                yield f"early-{candidate.letter}{count}", choice
+                twins = [other for other in run.candidates[:index] if other.letter == candidate.letter]
+                yield f"early-{candidate.letter}{count}" + (f"-{len(twins) + 1}" if twins else ""), choice
 
 
 def _drawn(run: RunEvidence, problem: Problem, count: int, generator: np.random.Generator) -> Iterator[tuple[str, list[int]]]:

@@ -85,8 +85,7 @@ class Choice:
 def choose_best(rows: list[dict[str, Any]]) -> Choice:
     """The cheapest layout (FLOPs) whose mean loss lies within the noise of the lowest mean loss.
 
-    With several seeds the noise is twice the standard error of a difference of two means, from the pooled variance over
-    seeds. With one seed training noise is unknown, and only that of the evaluation is used: it is said so.
+    The noise is that of `noise_of`; with one seed it leaves out training noise, and it is said so.
     """
     by_name: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -94,17 +93,29 @@ def choose_best(rows: list[dict[str, Any]]) -> Choice:
     means = {name: float(np.mean([loss_of(row) for row in group])) for name, group in by_name.items()}
     if not any(map(math.isfinite, means.values())):
         raise RunFailed("no training ended with a finite loss; lower retrain.lr")
-    seeds = min(len(group) for group in by_name.values())
-    if seeds > 1:
-        finite = [[loss_of(row) for row in group] for name, group in by_name.items() if math.isfinite(means[name])]
-        variance = float(np.mean([np.var(losses, ddof=1) for losses in finite]))
-        noise, source = 2 * math.sqrt(2 * variance / seeds), f"{seeds} seeds each"
-    else:
-        noise, source = max(row["standard_error"] or 0.0 for row in rows), "one seed: evaluation noise only, training noise unknown"
+    noise, seeds = noise_of(rows)
+    source = f"{seeds} seeds each" if seeds > 1 else "one seed: evaluation noise only, training noise unknown"
     lowest = min(means.values())
     within = [name for name in by_name if means[name] <= lowest + noise]
     best = min(within, key=lambda name: (by_name[name][0]["flops_per_token"], means[name], name))
     return Choice(best, noise, source, means, seeds)
+
+
+def noise_of(rows: list[dict[str, Any]]) -> tuple[float, int]:
+    """Twice the standard error of a difference of two layouts' mean losses, and the seeds it comes from.
+
+    With several seeds from the variance over seeds, pooled over all layouts with finite losses. With one seed from the
+    evaluation's standard error alone (infinite where the text was too short for one), which leaves out training noise.
+    """
+    losses: dict[str, list[float]] = {}
+    for row in rows:
+        losses.setdefault(row["name"], []).append(loss_of(row))
+    seeds = min(map(len, losses.values()))
+    if seeds > 1:
+        finite = [values for values in losses.values() if all(map(math.isfinite, values))]
+        return 2 * math.sqrt(2 * float(np.mean([np.var(values, ddof=1) for values in finite])) / seeds), seeds
+    errors = [row["standard_error"] for row in rows if math.isfinite(loss_of(row))]
+    return 2 * math.sqrt(2) * max(math.inf if error is None else error for error in errors), seeds
 
 
 def loss_of(row: dict[str, Any]) -> float:

@@ -103,7 +103,7 @@ class SearchConfig:
     steps: int = 600
     """weight steps in all"""
     warmup_steps: int = 300
-    """first steps, in which the alphas are frozen and every candidate trains equally often"""
+    """first steps, in which the alphas are frozen at equal probabilities"""
     relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "gumbel"
     """how alphas become gates"""
     temperature_start: float = 2.0
@@ -262,7 +262,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "search.temperature_start": (0.001, True, math.inf), "search.temperature_end": (0.001, True, math.inf),
     "search.weight_lr": (0, False, math.inf), "search.arch_lr": (0, False, math.inf),
     "search.weight_decay": (0, True, math.inf), "search.clip": (0, False, math.inf),
-    "search.arch_every": (1, True, 2**40), "search.arch_samples": (2, True, 1024), "search.active": (1, True, 1024),
+    "search.arch_every": (1, True, 2**40), "search.arch_samples": (2, True, 1024), "search.active": (2, True, 1024),
     "search.cost_weight": (0, True, math.inf), "search.budget": (0, False, 1), "search.seeds": (1, True, 1000),
     "search.evaluate_every": (1, True, 2**40), "search.evaluate_tokens": (1, True, 2**40),
     "derive.cut": (0, False, 1), "derive.ratio": (1, True, math.inf), "derive.budget": (0, False, 1),

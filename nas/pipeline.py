@@ -1,13 +1,14 @@
 """The stages in order; each reads the files of the one before, so each can be run alone and a stopped run goes on."""
 
 import contextlib
+import dataclasses
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from derive import Architecture
+from derive import Architecture, build
 from derive.strict_json import read_json, write_json
 from nas.agreement import write_agreement
 from nas.architectures import architectures_against, check_fits, resolve_architecture, unique_by_name
@@ -19,20 +20,22 @@ from nas.estimate import minutes_after_search
 from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
+from nas.memory import check_search_memory, check_training_memory
 from nas.plots import draw_all
-from nas.preflight import check_derivable, check_run
-from nas.process import choose_machine, count_workers, run_jobs
+from nas.preflight import check_derivable, check_run, from_search
+from nas.process import Machine, choose_machine, count_workers, run_jobs
 from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder
 from nas.stop import StopFlag
+from nas.train import evaluate, load_weights
 
 
 def run_everything(config: Config, stop: StopFlag) -> None:
     """Search, derive, plot, retrain the candidates, compare, report."""
     config.check()
     corpus = load_corpus(config.data)
-    choose_machine(config.run)
     against = check_run(config, corpus)
+    check_memory(config, corpus, against)
     folder = choose_folder(config)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
@@ -60,7 +63,7 @@ def search_only(config: Config, stop: StopFlag) -> None:
     """Train the supernet of every seed; leaves probabilities, not architectures."""
     config.check()
     corpus = load_corpus(config.data)
-    choose_machine(config.run)
+    check_memory(config, corpus, [])
     folder = choose_folder(config)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
@@ -83,6 +86,8 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
     architectures = unique_by_name([*wanted, *against])
     for arch in architectures:
         check_fits(arch, config, corpus)
+    processes = count_workers(config.run, len(architectures) * config.retrain.seeds)
+    check_training_memory(architectures, config, choose_machine(config.run).device, processes)
     folder = choose_folder(config)
     homes = [folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)]
     with open_run_folder(config, folder, corpus.to_json()):
@@ -93,6 +98,15 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
             draw_all(folder)
             write_report(folder)
         print_comparison(folder, [arch.name for arch in wanted])
+
+
+def check_memory(config: Config, corpus: Corpus, architectures: list[Architecture]) -> None:
+    """SettingError when device or memory is not there for the search, or for training one of these."""
+    device = choose_machine(config.run).device
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    check_search_memory(config, settings, device, count_workers(config.run, config.search.seeds))
+    if architectures:
+        check_training_memory(architectures, config, device, 1)
 
 
 def page_follows(path: Path) -> bool:
@@ -131,7 +145,8 @@ def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag, l
 def search_finished(home: Path) -> bool:
     """Whether a search has written its verdict."""
     path = home / "probabilities.json"
-    return path.exists() and "figures" in read_json(path)["verdict"]
+    verdict = read_json(path).get("verdict") if path.exists() else None
+    return isinstance(verdict, dict) and "figures" in verdict
 
 
 def page_is_current(home: Path) -> bool:
@@ -173,13 +188,40 @@ def copy_training(source: Path, target: Path, arch: Architecture) -> None:
 
 def compare_stage(config: Config, corpus: Corpus, folder: Path, derived: list[str]) -> None:
     """Write the comparison and, for the layout to take, `architectures/best.json`."""
-    names = [home.name for home in sorted((folder / "retrain").iterdir()) if home.is_dir()]
+    seeds = list(retrain_seeds(config))
+    homes = [home for home in sorted((folder / "retrain").iterdir()) if home.is_dir()]
+    names = [home.name for home in homes if all((home / f"seed-{seed}" / "result.json").exists() for seed in seeds)]
     order = {name: position for position, name in enumerate(derived)}
     names.sort(key=lambda name: (order.get(name, len(order)), name))
-    seeds = list(retrain_seeds(config))
-    rows = write_comparison(folder, names, seeds, config, corpus, choose_machine(config.run))
-    best = choose_best(rows).name
-    Architecture.load(folder / "retrain" / best / f"seed-{seeds[0]}" / "architecture.json").save(folder / "architectures" / "best.json")
+    machine = choose_machine(config.run)
+    rows = write_comparison(folder, names, seeds, config, corpus, machine)
+    choice = choose_best(rows)
+    arch = Architecture.load(folder / "retrain" / choice.name / f"seed-{seeds[0]}" / "architecture.json")
+    latency = next(row["latency_ms"] for row in rows if row["name"] == choice.name)
+    arch = arch if arch.cost else arch.with_cost(config.data.seq_len)
+    dataclasses.replace(arch, cost={**arch.cost, "latency_ms": latency}).save(folder / "architectures" / "best.json")
+    rival = min((name for name in names if name not in (*derived, choice.name)), key=choice.means.get, default=None)
+    tested = [name for name in (choice.name, rival) if name is not None]
+    write_json(folder / "test.json", test_losses(folder, tested, seeds, config, corpus, machine))
+
+
+def test_losses(
+    folder: Path, names: list[str], seeds: list[int], config: Config, corpus: Corpus, machine: Machine
+) -> dict[str, float]:
+    """Mean loss over the seeds on the `test` part, which nothing before has read: of the layout to take and its rival.
+
+    The comparison's lowest loss is lowest partly by luck, since the choice was made on it; this one is not.
+    """
+    losses: dict[str, float] = {}
+    for name in names:
+        found = []
+        for seed in seeds:
+            home = folder / "retrain" / name / f"seed-{seed}"
+            model = build(Architecture.load(home / "architecture.json"))
+            load_weights(model, home / "model.safetensors")
+            found.append(evaluate(model.to(machine.device), corpus, "test", config, machine, limit=config.retrain.final_tokens).loss)
+        losses[name] = sum(found) / len(found)
+    return losses
 
 
 @contextlib.contextmanager
@@ -214,12 +256,13 @@ def print_comparison(folder: Path, derived: list[str]) -> None:
     choice = choose_best(rows)
     print(table(rows, choice))
     print(sentence(rows, choice, derived))
+    tested = read_json(folder / "test.json")
+    print("test text, read once: " + ", ".join(f"{name} {loss:.4f}" for name, loss in tested.items() if loss is not None))
 
 
 def print_result(folder: Path) -> None:
     """What a finished run found."""
     print_verdicts(folder)
-    derived = [path.stem for path in sorted((folder / "architectures").glob("*.json")) if path.stem != "best"]
-    print_comparison(folder, derived)
+    print_comparison(folder, [row["name"] for row in read_json(folder / "comparison.json") if from_search(row["name"])])
     print_timings(folder)
     print(f"report: {folder / 'report.html'}")

@@ -1,5 +1,6 @@
 """What can be known to fail before anything is written or trained."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -25,9 +26,15 @@ def check_run(config: Config, corpus: Corpus) -> list[Architecture]:
     against = unique_by_name(architectures_against(config, corpus.vocab_size))
     for arch in against:
         check_fits(arch, config, corpus)
-        if arch.name in DERIVED:
-            raise SettingError("retrain.against", f"the name {arch.name!r} is that of a derived architecture; change it in its file")
+        if arch.name in DERIVED or re.match(r"(early|drawn|random)-", arch.name):
+            raise SettingError(
+                "retrain.against", f"the name {arch.name!r} is that of a derived architecture or a contender; change it in its file")
     return against
+
+
+def from_search(name: str) -> bool:
+    """Whether a layout of the comparison comes from the learned probabilities: derived from them, or drawn."""
+    return name in DERIVED or name.startswith("drawn-")
 
 
 def _check_retrain_names(config: Config) -> None:

@@ -14,6 +14,7 @@ from nas.plots_costs import Result, results
 from nas.plots_evidence import rules
 from nas.plots_layouts import Layout, layouts
 from nas.plots_losses import finite
+from nas.preflight import from_search
 from nas.run_files import Run
 from supernet.errors import UserError
 
@@ -60,7 +61,7 @@ def comparable(run: Run) -> list[dict[str, Any]]:
 
 def derived_names(run: Run) -> list[str]:
     """The names of the compared architectures that came from the search, or that were asked for, not trained beside."""
-    files = [name for name in run.architectures if name != "best"]
+    files = [name for name in run.architectures if from_search(name)]
     beside = run.setting("retrain.against", [])
     return files or [row["name"] for row in run.comparison if row["name"] not in beside]
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, TextIO
 
-from derive.strict_json import write_atomic, write_json
+from derive.strict_json import read_json, write_atomic, write_json
 from nas.config import Config, load_run_config
 from supernet.errors import SettingError, UserError
 
@@ -47,7 +47,9 @@ def open_run_folder(config: Config, folder: Path, data: dict[str, Any]) -> TextI
         if not holds_run:
             stored = dataclasses.replace(config, run=dataclasses.replace(config.run, dir=str(config.run.dir or folder)))
             write_atomic(folder / "config.yaml", stored.to_yaml().encode("utf-8"))
-        if not (folder / "data.json").exists():
+        if (folder / "data.json").exists():
+            _check_same_data(read_json(folder / "data.json"), data)
+        else:
             write_json(folder / "data.json", data)
         return lock
     except OSError as error:
@@ -75,6 +77,12 @@ def _remove_torn_files(folder: Path) -> None:
     for path in folder.rglob(".*"):
         if path.is_file() and re.fullmatch(r"\..+\.(tmp|[a-z0-9_]{8})", path.name):
             path.unlink()
+
+
+def _check_same_data(before: Any, now: dict[str, Any]) -> None:
+    changed = [key for key in ("sha256", "vocab_size", "parts") if not isinstance(before, dict) or before.get(key) != now.get(key)]
+    if changed:
+        raise SettingError("data.path", f"the text is not the one that the run was started with ({', '.join(changed)} of data.json differ)")
 
 
 def _lock(folder: Path) -> TextIO:

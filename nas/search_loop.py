@@ -101,19 +101,20 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     settings = config.search
     state = build_state(config, corpus, machine, seed)
     restore(state, folder)
-    step_time, timed_step = time.perf_counter(), state.step
+    spent, timed_step = 0.0, state.step  # seconds in steps alone since the last line
     progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
     live, board = LiveView(folder), TensorBoardLog(folder, config.run.tensorboard, state.step)
     with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
         while state.step < settings.steps:
+            began = time.perf_counter()
             numbers = weight_step(state, config, corpus, machine, seed)
             if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
                 numbers |= arch_step(state, config, corpus, costs, machine, seed)
+            spent += time.perf_counter() - began
             progress.update()
             if _due(state.step, config.run.log_every, settings.steps):
-                now = time.perf_counter()
-                seconds = max(now - step_time, 1e-9) / (state.step - timed_step)
-                step_time, timed_step = now, state.step
+                seconds = spent / (state.step - timed_step)
+                spent, timed_step = 0.0, state.step
                 line = log_line(state, config, corpus, costs, machine, numbers)
                 line["tokens_per_second"] = round(config.data.batch_size * config.data.seq_len / seconds, 1)
                 metrics.write(**line)
@@ -173,7 +174,8 @@ def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
 
 def relaxed_gates(settings: SearchConfig, alphas: Tensor, noise: Tensor, step: int) -> Tensor:
     """The relaxation's gates [N, C] at a step; of `gumbel` only the `search.active` largest a layer are kept."""
-    gates = RELAXATIONS[settings.relaxation](alphas, noise, temperature(settings, step))
+    at = 1.0 if settings.relaxation == "sampled" else temperature(settings, step)  # the alphas' step draws at 1 as well
+    gates = RELAXATIONS[settings.relaxation](alphas, noise, at)
     if settings.relaxation == "gumbel" and settings.active is not None:
         gates = keep_largest(gates, settings.active)
     return gates

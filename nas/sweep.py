@@ -1,7 +1,6 @@
 """`sweep`: rule-built layouts over the ratio and the cut, trained beside the baseline, as PAR's figure 4 does."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from derive import Architecture, derive_architectures
-from derive.strict_json import write_json
-from nas.compare import write_comparison
+from derive.strict_json import read_json, write_json
+from nas.compare import loss_of, noise_of, write_comparison
 from nas.config import Config
 from nas.data import load_corpus
 from nas.pipeline import retrain_stage
@@ -18,6 +17,7 @@ from nas.plots import draw_all
 from nas.process import choose_machine
 from nas.report import write_report
 from nas.stop import StopFlag
+from supernet.errors import UserError
 
 BASELINE = "interleaved"
 
@@ -41,6 +41,7 @@ def sweep_run(folder: Path, config: Config, stop: StopFlag) -> dict[str, Any]:
     points = sweep_points(folder, config)
     baseline = Architecture.preset(BASELINE, points[0].arch.model, len(points[0].arch.layers))
     home = folder / "sweep"
+    _check_same_settings(home, config)
     retrain_stage(config, [baseline, *(point.arch for point in points)], home, stop)
     seeds = list(range(config.run.seed, config.run.seed + config.retrain.seeds))
     names = [baseline.name, *(point.arch.name for point in points)]
@@ -51,6 +52,19 @@ def sweep_run(folder: Path, config: Config, stop: StopFlag) -> dict[str, Any]:
         point = next(point for point in points if point.arch.name == found["chosen"])
         sweep_architecture(point, found).save(folder / "architectures" / "par-sweep.json")
     return found
+
+
+def _check_same_settings(home: Path, config: Config) -> None:
+    """Trainings of another sweep are not taken for this one's: UserError names the keys that differ."""
+    path = home / "settings.json"
+    sections = {"sweep": dataclasses.asdict(config.sweep), "retrain": dataclasses.asdict(config.retrain)}
+    settings = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+    if path.exists():
+        before = read_json(path)
+        changed = [key for key in settings if key != "sweep.ratios" and key != "sweep.cuts" and before.get(key) != settings[key]]
+        if changed:
+            raise UserError(f"{home} holds a sweep with another {', '.join(changed)}; give that value again, or remove the folder")
+    write_json(path, settings)
 
 
 def sweep_points(folder: Path, config: Config) -> list[SweepPoint]:
@@ -67,16 +81,10 @@ def sweep_points(folder: Path, config: Config) -> list[SweepPoint]:
 def judge_sweep(points: list[SweepPoint], rows: list[dict[str, Any]], baseline: str) -> dict[str, Any]:
     """Means, the baseline's noise band, and the largest ratio within it.
 
-    The band is the baseline's mean plus twice the standard error of a difference of two means, from the variance over seeds
-    pooled over all layouts; with one seed the evaluation's standard error stands in, and `seeds` says so.
+    The band is the baseline's mean plus the noise of `compare.noise_of`; with one seed that leaves out training noise.
     """
-    losses = {row["name"]: [r["held_out_loss"] for r in rows if r["name"] == row["name"]] for row in rows}
-    seeds = len(losses[baseline])
-    if seeds > 1:
-        variance = float(np.mean([np.var(values, ddof=1) for values in losses.values()]))
-        noise = 2 * math.sqrt(2 * variance / seeds)
-    else:
-        noise = max(row["standard_error"] for row in rows)
+    losses = {row["name"]: [loss_of(r) for r in rows if r["name"] == row["name"]] for row in rows}
+    noise, seeds = noise_of(rows)
     limit = float(np.mean(losses[baseline])) + noise
     entries = []
     for point in points:

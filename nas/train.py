@@ -106,6 +106,10 @@ def train_architecture(
     on (seed, k) alone, so every architecture sees the same text.
     """
     if (folder / "result.json").exists():
+        trained = Architecture.load(folder / "architecture.json")
+        if (trained.layers, trained.model) != (arch.layers, arch.model):
+            raise UserError(f"{folder}: holds the training of another layout of the name {arch.name!r}, {trained.pattern}; give another "
+                            "run.dir, or another name in the file")  # fmt: skip
         return
     machine = machine or choose_machine(config.run)
     corpus = load_corpus(config.data)
@@ -175,15 +179,17 @@ def _train(state: TrainState, name: str, config: Config, corpus: Corpus, folder:
            stop: StopFlag, slot: int, *, until: int) -> None:  # fmt: skip
     settings = config.retrain
     progress = tqdm(total=until, initial=state.step, desc=f"{name} seed {seed}", position=slot, mininterval=1.0)
-    started, first = time.perf_counter(), state.step
+    spent, timed_step = 0.0, state.step  # seconds in steps alone since the last line
     with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
         while state.step < until:
+            began = time.perf_counter()
             loss = train_step(state, config, corpus, machine, seed)
+            spent += time.perf_counter() - began
             progress.update()
             last = state.step == settings.steps
             if state.step == 1 or last or state.step % config.run.log_every == 0:
-                seconds = (time.perf_counter() - started) / (state.step - first)
-                speed = config.data.batch_size * config.data.seq_len / seconds
+                speed = config.data.batch_size * config.data.seq_len * (state.step - timed_step) / spent
+                spent, timed_step = 0.0, state.step
                 held_out = None
                 if last or passes(state.step, settings.evaluate_every, config.run.log_every):
                     held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss

@@ -20,6 +20,7 @@ BATCHES = 8
 MOST_ENTROPY = 0.5  # of ln C: above it the probabilities have not made up their mind
 LEAST_DECIDED = 0.75  # share of layers whose winner leads by more than the last quarter's noise
 LARGEST_GAP = 0.15  # nats between the supernet and the derived network
+LEAST_RECORDS = 6  # lines of the log after the warm-up
 LEAST_SIGNAL = 3.0  # standard errors by which the derived layout must beat uniform ones
 
 
@@ -50,6 +51,7 @@ def read_history(history: np.ndarray, blocks: list[str]) -> dict[str, float]:
     decided = (lead.mean(axis=0) > 2 * lead.std(axis=0)) & ~flips
     final = np.clip(history[-1], 1e-12, 1)
     return {
+        "records": records,
         "decided": float(decided.mean()),
         "flipped_layers": int(flips.sum()),
         "margin": float(lead[-1].mean()),
@@ -86,18 +88,22 @@ def measure_signal(net: Supernet, config: Config, corpus: Corpus, machine: Machi
 def verdict_of(figures: dict[str, Any]) -> dict[str, Any]:
     """The verdict for the figures; every test that fails gives one sentence."""
     reasons = []
-    if figures["most_movement"] < 1:
+    if figures["records"] < LEAST_RECORDS:
+        reasons.append(f"only {figures['records']} records since the alphas began to learn; {LEAST_RECORDS} are needed to tell a lead from noise")
+    if not figures["most_movement"] >= 1:
         reasons.append(f"too few steps: the alphas could move by at most {figures['most_movement']:.2g}; 1 is the least that decides")
-    if figures["decided"] < LEAST_DECIDED:
+    if not figures["decided"] >= LEAST_DECIDED:
         reasons.append(f"only {figures['decided']:.0%} of the layers have a winner that leads by more than the noise of the last quarter")
-    if figures["entropy_share"] > MOST_ENTROPY:
+    if not figures["entropy_share"] <= MOST_ENTROPY:
         reasons.append(f"the mean entropy is {figures['entropy_share']:.0%} of that of a uniform choice")
-    if figures["signal"] < LEAST_SIGNAL or figures["advantage"] < 0.01:
+    if not (figures["signal"] >= LEAST_SIGNAL and figures["advantage"] >= 0.01):
         reasons.append(
             f"the derived layout beats uniformly drawn ones by {figures['advantage']:.4f} nats ({figures['signal']:.1f} standard "
             "errors): no evidence that any choice matters"
         )
-    if figures["gap"] is not None and figures["gap"] > LARGEST_GAP:
+    if figures["gap"] is None:
+        reasons.append("the derived network's loss was not measured, so it is not known whether the supernet speaks for it")
+    elif not figures["gap"] <= LARGEST_GAP:
         reasons.append(f"the derived network with inherited weights is {figures['gap']:.2f} nats worse than the supernet")
     if figures["identity_share"] > 0.5:
         reasons.append(f"{figures['identity_share']:.0%} of the layers chose identity: a collapse, or far fewer layers suffice")
