@@ -6,7 +6,7 @@ from pathlib import Path
 
 from derive.strict_json import read_json
 from nas.config import Config, DeriveConfig
-from supernet.errors import UserError
+from supernet.errors import SettingError, UserError
 
 
 def derive_run(folder: Path, choices: DeriveConfig) -> None:
@@ -76,6 +76,9 @@ def print_latency(config: Config) -> None:
     from nas.process import choose_machine
 
     config.check()
+    folder = None if config.run.dir is None else Path(config.run.dir)
+    if folder is not None:
+        _prepare(folder)
     machine = choose_machine(config.run)
     settings = config.model.settings(load_corpus(config.data).vocab_size, config.data.seq_len)
     table = measure_candidates(config, settings, machine)
@@ -83,5 +86,15 @@ def print_latency(config: Config) -> None:
     width = max(map(len, table["candidates"]))
     for label, row in table["candidates"].items():
         print(f"{label:<{width}}  {row['median_ms']:9.4f} ms  spread {row['spread_ms']:.4f} ms  {row['runs']} runs")
-    if config.run.dir is not None:
-        write_json(Path(config.run.dir) / "latency.json", table)
+    if folder is not None:
+        write_json(folder / "latency.json", table)
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder that a table goes into; SettingError where it cannot be written or holds a run, which has its own."""
+    if (folder / "config.yaml").exists():
+        raise SettingError("run.dir", f"{folder} holds a run with a table of its own; give another folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingError("run.dir", f"cannot write to {folder}: {error.strerror or error}") from None

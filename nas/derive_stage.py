@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from derive import Architecture, derive_architectures
-from derive.strict_json import read_json
 from nas.config import DeriveConfig
-from nas.run_readers import seed_folders
+from nas.run_readers import read_probabilities, seed_folders
 
 
 def derive_stage(folder: Path, choices: DeriveConfig) -> dict[str, Architecture]:
@@ -23,7 +22,7 @@ def print_verdicts(folder: Path) -> None:
     homes = [folder] if (folder / "probabilities.json").exists() else [home for _, home in seed_folders(folder)]
     for home in homes:
         name = "" if home == folder else f"{home.name}: "
-        print(f"{name}{_told(read_json(home / 'probabilities.json')['verdict'])}")
+        print(f"{name}{_told(read_probabilities(home / 'probabilities.json').verdict)}")
 
 
 def print_derived(derived: dict[str, Architecture]) -> None:
@@ -34,5 +33,6 @@ def print_derived(derived: dict[str, Architecture]) -> None:
         print(f"{name:<10}{arch.pattern}  {cost:.3f} of the interleaved layers' FLOPs")
 
 
-def _told(verdict: dict[str, Any]) -> str:
-    return f"{'converged' if verdict['converged'] else 'not converged'}: {'; '.join(verdict['reasons'])}"
+def _told(verdict: dict[str, Any] | None) -> str:
+    found = verdict or {"reasons": ["no verdict is recorded"]}
+    return f"{'converged' if found.get('converged') is True else 'not converged'}: {'; '.join(map(str, found.get('reasons', [])))}"

@@ -136,4 +136,7 @@ def test_latency_prints_every_candidate_and_writes_where_asked(tmp_path: Path) -
         assert label in done.stdout and table["candidates"][label]["median_ms"] > 0
     assert call("latency", "--config", config).returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "tiny.yaml"]
+    (tmp_path / "out" / "config.yaml").touch()
+    assert "run.dir" in error_line(call("latency", "--config", config, "--run.dir", tmp_path / "out"))
+    assert "run.dir" in error_line(call("latency", "--config", config, "--run.dir", config))
     assert "model.heads" in error_line(call("latency", "--config", config, "--model.heads", 3))

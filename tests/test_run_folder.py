@@ -1,6 +1,7 @@
 """The run folder: never overwritten, one writer, and gone on with only under the same settings."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from nas.run_folder import HARMLESS, choose_folder, flat, open_run_folder
 from supernet.errors import UserError
 from tiny_runs import tiny
 
-DATA = {"name": "sotu"}
+DATA = {"name": "sotu", "sha256": "5", "vocab_size": 256, "parts": {}}
 
 
 def opened(config: Config, folder: Path) -> None:
@@ -37,7 +38,7 @@ def test_the_resolved_configuration_is_kept_and_is_read_back_equal(tmp_path: Pat
     config = tiny(run__dir=str(tmp_path / "run"), search__weight_lr=3e-5, search__budget=None)
     opened(config, tmp_path / "run")
     assert load_run_config(tmp_path / "run") == config
-    assert (tmp_path / "run" / "data.json").read_text() == '{"name": "sotu"}\n'
+    assert json.loads((tmp_path / "run" / "data.json").read_text()) == DATA
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_resumed(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""Whether what a run keeps in memory at least can fit at all: asked before anything is written."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+
+from derive import Architecture
+from nas.config import Config
+from supernet.blocks import candidate_cost
+from supernet.costs import surroundings
+from supernet.errors import SettingError
+from supernet.settings import ModelSettings
+
+BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient and Adam's two moments
+KEYS = "model.d_model, model.d_inner, model.layers, data.seq_len or data.batch_size"
+
+
+def check_search_memory(config: Config, settings: ModelSettings, device: torch.device, processes: int) -> None:
+    """SettingError when supernet, optimizer and the logits of a batch cannot fit `processes` times beside each other."""
+    layer = sum(candidate_cost(candidate, settings, config.data.seq_len)[0] for candidate in config.candidates(settings))
+    parameters = surroundings(settings)[0] + config.model.layers * layer
+    _check("the search", parameters, settings, config, device, processes)
+
+
+def check_training_memory(
+    architectures: Iterable[Architecture], config: Config, device: torch.device, processes: int
+) -> None:
+    """The same for the largest of the architectures."""
+    largest = max(architectures, key=Architecture.parameters)
+    _check(f"training {largest.name}", largest.parameters(), largest.model, config, device, processes)
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that a new process could take; a very large number where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    found = [2**62]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines() if ":" in line)
+        found += [int(lines[key].split()[0]) * 1024 for key in ("MemAvailable",) if key in lines]
+    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+        paths = [Path("/sys/fs/cgroup") / name for name in (limit, used)]
+        if all(path.exists() for path in paths):
+            numbers = [path.read_text(encoding="ascii").strip() for path in paths]
+            found += [int(numbers[0]) - int(numbers[1])] if all(map(str.isdecimal, numbers)) else []
+    return max(0, min(found))
+
+
+def _check(
+    what: str, parameters: int, settings: ModelSettings, config: Config, device: torch.device, processes: int
+) -> None:
+    logits = 3 * 4 * config.data.batch_size * config.data.seq_len * settings.vocab_size  # logits, their softmax and gradient
+    needed, there = processes * (BYTES_A_PARAMETER * parameters + logits), available_memory(device)
+    if needed > there:
+        times = f"{processes} processes of " if processes > 1 else ""
+        raise SettingError(
+            "model.d_model", f"{what} takes at least {needed / 2**30:,.1f} GiB ({times}{parameters:,} parameters with their optimizer, and the "
+            f"logits of a batch), and {there / 2**30:,.1f} GiB are free; lower {KEYS}")  # fmt: skip

@@ -1,0 +1,45 @@
+"""The check of memory before a run: a lower bound from the parameters, against what is free."""
+
+import pytest
+import torch
+
+from derive import Architecture
+from nas.memory import BYTES_A_PARAMETER, available_memory, check_search_memory, check_training_memory
+from supernet import Supernet
+from supernet.errors import SettingError
+from tiny_runs import BLOCKS, call, error_line, tiny, tiny_yaml
+
+CPU = torch.device("cpu")
+
+
+def test_what_is_free_is_a_plausible_number() -> None:
+    assert 2**20 < available_memory(CPU) < 2**50
+
+
+def test_the_bound_counts_the_supernets_parameters() -> None:
+    config = tiny(model__d_model=16)
+    settings = config.model.settings(256, 16)
+    net = Supernet({**settings.to_mapping(), "task": "causal_lm", "layers": 2}, BLOCKS)
+    parameters = sum(parameter.numel() for parameter in net.weight_parameters())
+    least = BYTES_A_PARAMETER * parameters + 3 * 4 * 3 * 16 * 256
+    free = available_memory(CPU)
+    processes = free // least + 1000
+    check_search_memory(config, settings, CPU, 1)
+    with pytest.raises(SettingError, match=rf"^model.d_model: the search takes at least .*{processes} processes of {parameters:,} param"):
+        check_search_memory(config, settings, CPU, processes)
+
+
+def test_the_largest_architecture_counts() -> None:
+    config = tiny()
+    small = Architecture.from_pattern("f", {"d_model": 8, "heads": 2})
+    huge = Architecture.from_pattern("ff", {"d_model": 2**16, "heads": 2, "d_inner": 2**30}, name="huge")
+    check_training_memory([small], config, CPU, 1)
+    with pytest.raises(SettingError, match="^model.d_model: training huge takes at least .* GiB .* are free; lower model.d_model"):
+        check_training_memory([small, huge], config, CPU, 1)
+
+
+@pytest.mark.parametrize("command", [["run"], ["search"], ["retrain", "ff"]])
+def test_a_run_that_cannot_fit_is_refused_before_it_writes(tmp_path, command: list[str]) -> None:
+    config = tiny_yaml(tmp_path / "tiny.yaml", model__d_model=2**16, model__d_inner=2**18, model__layers=1000)
+    line = error_line(call(*command, "--config", config, "--run.dir", tmp_path / "run"))
+    assert "model.d_model" in line and "GiB" in line and not (tmp_path / "run").exists()
