@@ -264,10 +264,9 @@ def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:
 
 
 def test_closed_streams_are_no_failure(tmp_path: Path) -> None:
-    config = tiny_yaml(tmp_path / "tiny.yaml", search__steps=9)
-    line = f"{sys.executable} {ROOT / 'search.py'} search --config {config} --run.dir run >&- 2>&-"
+    script = "import sys, search; search.main(['show', 'par']); from tqdm import tqdm; list(tqdm(range(3)))"
+    line = f"{sys.executable} -c \"{script}\" >&- 2>&-"
     assert subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment()).returncode == 0
-    assert (tmp_path / "run" / "report.html").exists()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
