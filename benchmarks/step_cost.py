@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from derive import Architecture, build
-from nas.config import Config, DataConfig, ModelConfig, RunConfig, SearchConfig
+from nas.config import DEFAULT_BLOCKS, Config, DataConfig, ModelConfig, RunConfig, SearchConfig
 from nas.costs_table import build_costs
 from nas.data import load_corpus
 from nas.optimizers import build_adamw
@@ -26,12 +26,12 @@ SEVEN = ["self_attention", "dense_synthesizer", "random_synthesizer", "factorize
 
 
 def configuration(options: argparse.Namespace, relaxation: str) -> Config:
-    """The sizes to measure, with seven candidates."""
+    """The sizes to measure, with the default five candidates or with seven."""
     return Config(
         run=RunConfig(device="cpu"),
         data=DataConfig(seq_len=options.seq_len, batch_size=options.batch_size),
         model=ModelConfig(layers=options.layers, d_model=options.d_model, heads=4, d_inner=4 * options.d_model),
-        search=SearchConfig(blocks=SEVEN, relaxation=relaxation, steps=10**6, warmup_steps=1),
+        search=SearchConfig(blocks=SEVEN if options.candidates == 7 else list(DEFAULT_BLOCKS), relaxation=relaxation, steps=10**6, warmup_steps=1),
     )
 
 
@@ -50,7 +50,7 @@ def measured(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, l
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("layers", 12), ("d_model", 64), ("seq_len", 64), ("batch_size", 16), ("rounds", 40)):
+    for name, default in (("layers", 12), ("d_model", 64), ("seq_len", 64), ("batch_size", 16), ("rounds", 40), ("candidates", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -70,7 +70,7 @@ def main() -> None:
         calls[f"{relaxation}: alphas"] = lambda s=state, c=config_of, t=costs: arch_step(s, c, corpus, t, machine, 0)
     times = measured(calls, options.rounds)
     base = statistics.median(times["plain interleaved"])
-    print(f"{options.layers} layers, d {options.d_model}, {options.batch_size} x {options.seq_len} tokens, {len(SEVEN)} candidates")
+    print(f"{options.layers} layers, d {options.d_model}, {options.batch_size} x {options.seq_len} tokens, {len(config.search.blocks)} candidates")
     for name, values in times.items():
         low, middle, high = statistics.quantiles(values, n=4)
         print(f"{name:<22} median {middle:7.2f} ms  quartiles {low:7.2f} {high:7.2f}  ratio {middle / base:.2f}")
