@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("fallback")))  # token files may lie there as well
         yield folder
 
 
