@@ -158,5 +158,5 @@ def sentence(rows: list[dict[str, Any]], choice: Choice, derived: list[str]) -> 
         verb = "LOST to" if difference < 0 else "beats" if choice.seeds > 1 else "reads below"
     return (
         f"The search's {mine} ({cost[mine]:.2f} of the interleaved cost) {verb} {theirs} ({cost[theirs]:.2f}) by "
-        f"{difference:+.4f} nats (noise {choice.noise:.4f}, {choice.noise_source}). To take: {choice.name}."
+        f"{difference:+.4f} nats (noise {choice.noise:.4f}, {choice.noise_source}); to take: {choice.name}."
     )
