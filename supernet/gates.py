@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-SMALLEST_TEMPERATURE = 1e-3  # below it the softmax of alphas / temperature is a step and its gradient is zero
 
 
 def softmax_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
