@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-# Threads that wait for each other sleep instead of spinning (read when torch loads its OpenMP): where anything else runs on the
-# machine, a step of two spinning threads was measured to take twenty times as long.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Threads that wait for each other spin for about a tenth of a millisecond, then sleep (read when torch loads its OpenMP). Never
+# spinning costs small models three quarters of their speed on an idle machine; OpenMP's own hundreds of milliseconds make a step
+# twenty times slower where anything else runs (benchmarks/README.md).
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 ALL = ("run", "data", "model", "search", "derive", "retrain")
 

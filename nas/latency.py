@@ -15,7 +15,7 @@ from supernet.blocks import parse_candidate
 from supernet.layers import Context, build_layer
 from supernet.settings import ModelSettings
 
-SECONDS = 0.15  # measured a candidate and mode
+SECONDS = 0.1  # measured a candidate and mode
 THREADS = 1  # on a CPU: several threads wait for each other whenever anything else runs, and the figure means nothing
 
 

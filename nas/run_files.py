@@ -95,7 +95,7 @@ class Run:
         return default if value is None else value
 
     def newest_source(self) -> int:
-        """When the last of the files that pictures and report are made of was written, in ns since 1970."""
+        """When the last of the files that pictures are made of was written, in ns since 1970; how long stages took is in none."""
         patterns = (
             "*.json",
             "*.jsonl",
@@ -106,7 +106,8 @@ class Run:
             "seed-*/*.*",
             "sweep/*.json",
         )
-        return max((path.stat().st_mtime_ns for pattern in patterns for path in self.folder.glob(pattern)), default=0)
+        sources = (path for pattern in patterns for path in self.folder.glob(pattern) if path.name != "timings.json")
+        return max((path.stat().st_mtime_ns for path in sources), default=0)
 
     def draw(self, picture: str, axes: Any = None) -> Any:
         """Draw a picture by name (`nas.plots.PICTURES` lists them) on `axes`, or on a new figure; returns the figure."""
