@@ -1,5 +1,6 @@
 """Further layouts worth a short training beside the derived ones: drawn, rule-built and random ones, all within the budget."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from derive.evidence import RunEvidence, read_run
 from derive.patterns import spread
 from supernet.blocks import Candidate
 
-TRIES = 2000  # draws for one layout that keeps the budget and the rules, before it is given up
+TRIES = 2000  # draws for layouts that keep the budget and the rules, before those are given up
 LEAST_SHARE = 0.85  # of the budget that a random layout uses: layouts of about equal cost
 
 
@@ -25,7 +26,7 @@ def derive_contenders(
 
     `early-X1`, `early-X2`: one and two blocks of each attention-like candidate X spread over the first half, feed-forward as deep
     as the budget lets, then identity (the paper's finding, within a budget). `drawn-K`: each layer drawn from the learned
-    probabilities of one seed. `random-K`: each layer drawn uniformly, at about the budget's cost. Fewer where too few are found.
+    probabilities of one seed, the layouts first that the search found best with inherited weights (`layouts.json`). `random-K`: each layer drawn uniformly, at about the budget's cost. Fewer where too few are found.
     """
     run = read_run(run_folder)
     probabilities = run.selected(selection)
@@ -65,14 +66,24 @@ def _early(run: RunEvidence, problem: Problem) -> Iterator[tuple[str, list[int]]
 
 def _drawn(run: RunEvidence, problem: Problem, count: int, generator: np.random.Generator) -> Iterator[tuple[str, list[int]]]:
     seen: list[list[int]] = []
-    for number in range(1, count + 1):
-        for _ in range(TRIES):
-            rows = run.seeds[generator.integers(len(run.seeds))].tail[-1]
-            choice = [int(generator.choice(len(row), p=row / row.sum())) for row in rows]
-            if choice not in seen and _keeps(problem, choice):
-                seen.append(choice)
-                yield f"drawn-{number}", choice
-                break
+    for choice in itertools.chain(_scored(run), _blindly(run, generator)):
+        if len(seen) == count:
+            return
+        if choice not in seen and _keeps(problem, choice):
+            seen.append(choice)
+            yield f"drawn-{len(seen)}", choice
+
+
+def _scored(run: RunEvidence) -> Iterator[list[int]]:
+    """The best of each seed, then the second best of each, and so on."""
+    for rank in itertools.zip_longest(*(seed.scored for seed in run.seeds)):
+        yield from ([run.labels.index(label) for label in layout] for layout in rank if layout is not None)
+
+
+def _blindly(run: RunEvidence, generator: np.random.Generator) -> Iterator[list[int]]:
+    for _ in range(TRIES):
+        rows = run.seeds[generator.integers(len(run.seeds))].tail[-1]
+        yield [int(generator.choice(len(row), p=row / row.sum())) for row in rows]
 
 
 def _random(problem: Problem, count: int, generator: np.random.Generator) -> Iterator[tuple[str, list[int]]]:

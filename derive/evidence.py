@@ -1,7 +1,7 @@
 """What a search left behind, read from its run folder without trusting any of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,10 @@ ROW_SUM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class SeedEvidence:
-    """One seed's record: `tail` [K, N, C] are the last quarter of the recorded probabilities, at least one entry."""
+    """One seed's record: `tail` [K, N, C] are the last quarter of the recorded probabilities, at least one entry.
+
+    `scored` are layouts that the search has scored with inherited weights, a label a layer, the best first.
+    """
 
     labels: list[str]
     tail: np.ndarray
@@ -30,6 +33,7 @@ class SeedEvidence:
     budget: float | None
     verdict: dict[str, Any]
     versions: dict[str, str]
+    scored: list[list[str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -170,9 +174,27 @@ def _read_seed(path: Path) -> SeedEvidence:
         unit, costs, budget = _read_cost(value.get("cost"), labels)
         seed = check_int(value.get("seed", 0), "seed", least=0)
         verdict, versions = _read_verdict(value.get("verdict")), _read_versions(value.get("versions", {}))
-        return SeedEvidence(labels, tail, steps[-1], seed, unit, costs, budget, verdict, versions)
+        scored = _read_scored(path.with_name("layouts.json"), labels, tail.shape[1])
+        return SeedEvidence(labels, tail, steps[-1], seed, unit, costs, budget, verdict, versions, scored)
     except SettingError as error:
         raise UserError(f"{path}: {error}") from None
+
+
+def _read_scored(path: Path, labels: list[str], layers: int) -> list[list[str]]:
+    """The layouts of `layouts.json`, the best first; none where the file is not there."""
+    if not path.exists():
+        return []
+    scored = []
+    try:
+        for at, entry in enumerate(_needed_list(checks.check_object(read_json(path), ""), "layouts")):
+            layout = checks.check_list(checks.check_object(entry, f"layouts[{at}]").get("layers"), f"layouts[{at}].layers")
+            if len(layout) != layers or not all(label in labels for label in layout):
+                raise SettingError(f"layouts[{at}].layers", f"expected {layers} of the candidates' labels")
+            loss = checks.check_number(entry.get("loss"), f"layouts[{at}].loss")
+            scored.append((loss, layout))
+    except SettingError as error:
+        raise UserError(f"{path}: {error}") from None
+    return [layout for _, layout in sorted(scored)]
 
 
 def _read_tail(entries: list[Any], steps: int, candidates: int) -> np.ndarray:

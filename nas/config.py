@@ -100,23 +100,25 @@ class SearchConfig:
 
     blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
     """candidates: labels, or objects in the form of an architecture's layers"""
-    steps: int = 600
+    steps: int = 1200
     """weight steps in all"""
-    warmup_steps: int = 300
+    warmup_steps: int = 900
     """first steps, in which the alphas are frozen at equal probabilities"""
-    relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "gumbel"
+    mixture: float = 0.25
+    """sampled: share of the warm-up in which every candidate runs at equal gates; in the rest each gets its share of the rows"""
+    relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "sampled"
     """how alphas become gates"""
     temperature_start: float = 2.0
     """temperature when the alphas start to learn"""
     temperature_end: float = 0.2
     """temperature of the last step"""
-    weight_lr: float = 1e-2
+    weight_lr: float = 3e-3
     """peak learning rate of the weights (AdamW, cosine)"""
     weight_decay: float = 0.01
     """decay of the weights' matrices"""
     arch_lr: float = 0.1
     """learning rate of the alphas (Adam)"""
-    arch_every: int = 2
+    arch_every: int = 1
     """weight steps between two steps of the alphas"""
     active: Optional[int] = 3
     """gumbel: candidates that run in a layer, those with the largest gates; null: all of them"""
@@ -172,8 +174,9 @@ class RetrainConfig:
     """patterns or presets trained beside"""
     architectures: list[str] = field(default_factory=lambda: ["argmax", "par-rule", "budget"])
     """which of the derived architectures are trained"""
-    drawn: int = 2
-    """layouts drawn from the probabilities that enter the successive halving beside rule-built ones; 0 with random 0: none"""
+    drawn: int = 3
+    """layouts drawn from the probabilities that enter the successive halving beside rule-built ones, those first that do best with
+    the supernet's weights; 0 with random 0: no halving"""
     random: int = 1
     """random layouts of about the budget's cost that enter it"""
     rungs: list[float] = field(default_factory=lambda: [0.3, 0.6])
@@ -260,7 +263,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "model.d_inner": (1, True, 2**18), "model.max_len": (1, True, 2**20), "model.memory_len": (0, True, 2**20),
     "search.steps": (1, True, 2**40), "search.warmup_steps": (0, True, 2**40),
     "search.temperature_start": (0.001, True, math.inf), "search.temperature_end": (0.001, True, math.inf),
-    "search.weight_lr": (0, False, math.inf), "search.arch_lr": (0, False, math.inf),
+    "search.mixture": (0, True, 1), "search.weight_lr": (0, False, math.inf), "search.arch_lr": (0, False, math.inf),
     "search.weight_decay": (0, True, math.inf), "search.clip": (0, False, math.inf),
     "search.arch_every": (1, True, 2**40), "search.arch_samples": (2, True, 1024), "search.active": (2, True, 1024),
     "search.cost_weight": (0, True, math.inf), "search.budget": (0, False, 1), "search.seeds": (1, True, 1000),

@@ -40,6 +40,10 @@ class CostTable:
             return expected / self.baseline
         return torch.relu(expected / (self.budget * self.baseline) - 1)
 
+    def share_of(self, choice: list[int]) -> float:
+        """Cost of a layout, one candidate's index a layer, as a fraction of the baseline's."""
+        return float(self.values[choice].double().sum()) / self.baseline
+
     def to_json(self) -> dict[str, Any]:
         """`cost` of probabilities.json, without the budget."""
         return {"unit": self.unit, "candidates": self.by_label}

@@ -23,6 +23,7 @@ from nas.data import Corpus, crop_batch
 from nas.live import LiveView, TensorBoardLog
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
 from nas.process import Machine, generator_from, seed_from, versions
+from nas.scoring import write_layouts
 from nas.stop import StopFlag
 from nas.train import batch_loss, evaluate, passes, require_finite
 from nas.verdict import judge
@@ -93,7 +94,7 @@ def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> 
 
 def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, seed: int, machine: Machine,
                stop: StopFlag, slot: int = 0, later: str = "") -> None:  # fmt: skip
-    """Train a supernet and write `probabilities.json`, `metrics.jsonl` and `checkpoint.pt` into `folder`.
+    """Train a supernet and write `probabilities.json`, `layouts.json`, `metrics.jsonl` and `checkpoint.pt` into `folder`.
 
     Goes on from the folder's checkpoint where there is one. Raises Stopped on a signal after the step in flight, and RunFailed
     when the loss stays non-finite.
@@ -127,6 +128,7 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
             if stop.signal_number is not None:
                 save_checkpoint(folder, state.to_checkpoint())
                 stop.check()
+    write_layouts(folder, state.net, config, corpus, costs, machine, seed)
     verdict = judge(state, config, corpus, machine, seed, folder / "metrics.jsonl")
     write_probabilities(folder, state, costs, config, seed, verdict=verdict)
 
@@ -156,20 +158,26 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
 
 
 def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
-    """Gates [N, C] of a weight step.
+    """Gates of a weight step: [N, C], or [G, N, C] for G groups of the batch's rows.
 
-    Sampled warm-up: in C steps every layer runs each of its C candidates once, in an order of its own, so all are trained
-    equally. Otherwise the relaxation's gates at the alphas.
+    The relaxation's gates at the alphas. Only in the warm-up of `sampled` every candidate runs: at first at equal gates, which
+    leads the shared weights away from a bigram model's loss, then each on its share of the rows, so that all are trained
+    equally (Chu et al. 2021, FairNAS) at the price of one candidate a layer.
     """
     settings = config.search
     layers, candidates = net.alphas.shape
     if settings.relaxation == "sampled" and step < settings.warmup_steps:
-        cycle, turn = divmod(step, candidates)
-        generator = generator_from(seed, "fair order", cycle)
-        choices = torch.stack([torch.randperm(candidates, generator=generator)[turn] for _ in range(layers)])
-        return torch.nn.functional.one_hot(choices, candidates).float()
+        if step < settings.mixture * settings.warmup_steps:
+            return torch.full((layers, candidates), 1 / candidates)
+        return fair_gates(layers, candidates, min(candidates, config.data.batch_size), generator_from(seed, "fair order", step))
     noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
     return relaxed_gates(settings, net.alphas.detach().cpu(), noise, step)
+
+
+def fair_gates(layers: int, candidates: int, groups: int, generator: torch.Generator) -> Tensor:
+    """One-hot gates [G, N, C]: in each layer every candidate gets another group of rows, so that one step trains all equally."""
+    orders = torch.stack([torch.randperm(candidates, generator=generator)[:groups] for _ in range(layers)], dim=1)  # [G, N]
+    return torch.nn.functional.one_hot(orders, candidates).float()
 
 
 def relaxed_gates(settings: SearchConfig, alphas: Tensor, noise: Tensor, step: int) -> Tensor:

@@ -22,7 +22,7 @@ class Backbone(nn.Module):
         nn.init.normal_(self.embedding.weight, std=settings.d_model**-0.5)  # logits of a tied head start near unit scale
         self.positions = self.relative_biases = None
         if settings.position == "learned":
-            self.positions = nn.Parameter(torch.randn(settings.max_len, settings.d_model) * settings.d_model**-0.5)
+            self.positions = nn.Parameter(_first_positions(settings.max_len, settings.d_model))
         if settings.position == "relative":
             self.relative_biases = nn.Parameter(torch.zeros(2, settings.d_model))  # u and v, shared by all layers
         self.dropout = nn.Dropout(settings.dropout)
@@ -143,9 +143,19 @@ class AdaptiveHead(nn.Module):
         return torch.cat((words, *parts), dim=-1)
 
 
-def sinusoids(positions: Tensor, width: int) -> Tensor:
+def _first_positions(length: int, width: int) -> Tensor:
+    """[L, d]: what learned positions start from: sinusoids of the embedding's scale, wavelengths from 2 pi to 2 pi L.
+
+    A shift is then linear, so attention finds the previous token early; from random ones it takes twice the steps to leave a
+    bigram model's loss, and in a supernet it did not within thousands (benchmarks/README.md).
+    """
+    start = sinusoids(torch.arange(length), width, base=max(length, 2)) * (2 / width) ** 0.5
+    return start.to(torch.get_default_dtype())
+
+
+def sinusoids(positions: Tensor, width: int, base: float = 10_000) -> Tensor:
     """[K] -> [K, width]: sines, then cosines (Vaswani et al. 2017, section 3.5, in Transformer-XL's order)."""
-    frequencies = 10_000 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
+    frequencies = base ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
     angles = positions.float()[:, None] * frequencies
     return torch.cat((angles.sin(), angles.cos()), dim=-1)[:, :width]
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from supernet.attention import Relative, with_memory
@@ -16,6 +17,19 @@ class Context(NamedTuple):
     mask: Tensor | None = None
     memory: Tensor | None = None
     relative: Relative | None = None
+
+
+    def split(self, groups: int) -> list["Context"]:
+        """The contexts of as many groups of rows."""
+        masks, memories = ([None] * groups if one is None else one.tensor_split(groups) for one in (self.mask, self.memory))
+        return [Context(mask, memory, self.relative) for mask, memory in zip(masks, memories)]
+
+
+class Mixture(NamedTuple):
+    """What a mixed layer makes of some rows: gates [C] and the candidates that run; without gates the one that stands alone."""
+
+    gates: Tensor | None
+    active: Sequence[int]
 
 
 class Layer(nn.Module):
@@ -62,11 +76,17 @@ class MixedLayer(nn.Module):
         super().__init__()
         self.candidates = nn.ModuleList(build_layer(candidate, settings, layer) for candidate in candidates)
 
-    def forward(self, x: Tensor, context: Context, gates: Tensor | None, active: Sequence[int]) -> Tensor:
-        """`gates` [C]; only the candidates in `active` run. Without gates the one in `active` stands alone, at gate 1."""
-        if gates is None:
-            return self.candidates[active[0]](x, context)
-        return sum(gates[index] * self.candidates[index](x, context) for index in active)
+    def forward(self, x: Tensor, context: Context, *mixtures: Mixture) -> Tensor:
+        """One mixture for all rows of x [B, T, d], or one for each of as many groups of rows, as equal as can be."""
+        if len(mixtures) == 1:
+            return self._mix(x, context, mixtures[0])
+        groups = zip(x.tensor_split(len(mixtures)), context.split(len(mixtures)), mixtures)
+        return torch.cat([self._mix(rows, part, mixture) for rows, part, mixture in groups])
+
+    def _mix(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:
+        if mixture.gates is None:
+            return self.candidates[mixture.active[0]](x, context)
+        return sum(mixture.gates[index] * self.candidates[index](x, context) for index in mixture.active)
 
 
 def build_layer(candidate: Candidate, settings: ModelSettings, layer: int) -> nn.Module:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from supernet.backbone import Backbone
 from supernet.blocks import Candidate, parse_candidates
 from supernet.gates import full_precision
-from supernet.layers import MixedLayer
+from supernet.layers import MixedLayer, Mixture
 from supernet.settings import ModelSettings, check_int
 
 
@@ -48,23 +48,29 @@ class Supernet(Backbone):
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """tokens [B, T] int64, gates [N, C] with rows that sum to 1 -> logits [B, T, V]; see Backbone.run.
 
-        A candidate whose gate is a constant 0 is not run; with `skip_zeros` neither is one whose 0 carries a gradient, as
+        Gates [G, N, C] are those of G groups of the batch's rows, as equal as can be, the first ones larger (torch.tensor_split);
+        G <= B. A candidate whose gate is a constant 0 is not run; with `skip_zeros` neither is one whose 0 carries a gradient, as
         `keep_largest` makes them. Constant gates that lie on the CPU tell which candidates to run without waiting for the
         device.
         """
-        if gates.shape != self.alphas.shape:
-            raise ValueError(f"gates must be {tuple(self.alphas.shape)}, got {tuple(gates.shape)}")
-        rows = gates.to(tokens.device)
-        if gates.requires_grad and not skip_zeros:
-            extras = [(row, range(gates.shape[1])) for row in rows]
-        else:
-            extras = [_active(row, values, layer) for layer, (row, values) in enumerate(zip(rows, gates.tolist()))]
-        return self.run(tokens, extras, memory=memory, padding_mask=padding_mask)
+        groups = gates if gates.ndim == 3 else gates[None]
+        if groups.shape[1:] != self.alphas.shape or not 1 <= len(groups) <= max(len(tokens), 1):
+            shape = ", ".join(map(str, self.alphas.shape))
+            raise ValueError(f"gates must be ({shape}), got {tuple(gates.shape)}; or (G, {shape}) for up to {len(tokens)} groups of rows")
+        run_all = gates.requires_grad and not skip_zeros
+        mixtures = [_mixtures(group.to(tokens.device), None if run_all else group.tolist()) for group in groups]
+        return self.run(tokens, list(zip(*mixtures)), memory=memory, padding_mask=padding_mask)
 
 
-def _active(gates: Tensor, values: list[float], layer: int) -> tuple[Tensor | None, list[int]]:
-    """One layer's constant gates (None where one candidate stands alone, at gate 1) and the candidates to run."""
+def _mixtures(gates: Tensor, values: list[list[float]] | None) -> list[Mixture]:
+    """The mixture of each layer for gates [N, C] of the given values; without values every candidate runs."""
+    if values is None:
+        return [Mixture(row, range(gates.shape[1])) for row in gates]
+    return [_mixture(row, row_values, layer) for layer, (row, row_values) in enumerate(zip(gates, values))]
+
+
+def _mixture(gates: Tensor, values: list[float], layer: int) -> Mixture:
     active = [index for index, value in enumerate(values) if value != 0]
     if not active:
         raise ValueError(f"gates[{layer}] are all 0; every row must sum to 1")
-    return (None if len(active) == 1 and values[active[0]] == 1 else gates), active
+    return Mixture(None if len(active) == 1 and values[active[0]] == 1 else gates, active)

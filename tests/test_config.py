@@ -176,6 +176,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
         "cost": "parameters", "cost_weight": 0.5, "budget": 0.4, "evaluate_every": 9, "evaluate_tokens": 128,
     }.items()},
     "search.arch_samples": (3, searched, {"search__relaxation": "sampled"}),
+    "search.mixture": (0.9, searched, {"search__relaxation": "sampled"}),
     "search.active": (2, searched, {"search__relaxation": "gumbel"}),
     "search.seeds": (2, lambda config, folder: seed_folders(folder, config), {}),
     "derive.rules": ([{"block": "identity", "exactly": 4}], derived, {}),

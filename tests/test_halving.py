@@ -1,17 +1,18 @@
 """Contenders and successive halving: what enters, what is kept, and that a stopped halving goes on."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from derive import Architecture, derive_contenders
-from derive.strict_json import read_json
+from derive.strict_json import read_json, write_json
 from made_runs import build_run
 from nas.config import Config
 from nas.halving import KEEP, halving_stage, rung_file
 from nas.stop import StopFlag
-from supernet.errors import SettingError
+from supernet.errors import SettingError, UserError
 from tiny_runs import tiny
 
 
@@ -108,3 +109,30 @@ def test_a_finished_halving_is_read_and_a_stopped_one_goes_on(
 def test_rungs_rise_between_0_and_1(rungs: list[float]) -> None:
     with pytest.raises(SettingError, match="retrain.rungs: expected rising fractions"):
         tiny(retrain__rungs=rungs)
+
+
+def test_layouts_that_the_search_scored_enter_before_blind_draws(run: Path, tmp_path: Path) -> None:
+    """The best of each seed first; what breaks the budget, or stands there already, is passed over."""
+    forward, nothing = "feed_forward", "identity"
+    cheap = [[forward, *[nothing] * 7], [nothing, forward, *[nothing] * 6]]
+    dear = ["self_attention"] * 8
+    rows = [{"layers": layout, "cost": 0.1, "loss": loss} for layout, loss in zip([cheap[1], dear, cheap[0]], [2.5, 1.0, 2.0])]
+    own = shutil.copytree(run, tmp_path / "run")
+    write_json(own / "seed-0" / "layouts.json", {"part": "alphas", "layouts": rows})
+    found = derive_contenders(own, drawn=3, random=0, budget=0.6)
+    drawn = [[layer.label for layer in found[f"drawn-{number}"].layers] for number in (1, 2)]
+    assert drawn == cheap
+    assert len(found["drawn-3"].layers) == 8  # a blind one
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("[]", "expected an object"), ('{"layouts": 3}', "layouts: expected a list"), ('{"layouts": [3]}', r"layouts\[0\]: expected an object"),
+    ('{"layouts": [{"layers": ["identity"], "loss": 1}]}', r"layouts\[0\].layers"),
+    ('{"layouts": [{"layers": LAYERS, "loss": "low"}]}', r"layouts\[0\].loss"),
+    ('{"layouts": [{"layers": LAYERS, "loss": 1e999}]}', "layouts.json"),
+])  # fmt: skip
+def test_wrong_layouts_are_refused_by_path(run: Path, tmp_path: Path, content: str, words: str) -> None:
+    own = shutil.copytree(run, tmp_path / "run")
+    (own / "seed-1" / "layouts.json").write_text(content.replace("LAYERS", json.dumps(["identity"] * 8)))
+    with pytest.raises(UserError, match=words):
+        derive_contenders(own, drawn=1, random=0)

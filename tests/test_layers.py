@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from by_hand import LENGTH, WIDTH, hand_attention, hand_layer, hand_norm, random_input, shaken, small
 from supernet.blocks import BLOCKS, parse_candidate
-from supernet.layers import Context, MixedLayer, build_layer
+from supernet.layers import Context, MixedLayer, Mixture, build_layer
 from supernet.settings import ModelSettings
 
 ALL = [*BLOCKS, "self_attention[heads=5]", "mixture_synthesizer[parts=dense+factorized_dense+factorized_random]"]
@@ -196,11 +196,11 @@ def test_mixed_layer_is_the_gated_sum_of_its_candidates() -> None:
     with torch.no_grad():
         outputs = [hand_layer(layer, x, settings) for layer in mixed.candidates]
         expected = sum(float(gate) * y for gate, y in zip(gates, outputs))
-        torch.testing.assert_close(mixed(x, Context(), gates, range(len(ALL))), expected, **TIGHT)
+        torch.testing.assert_close(mixed(x, Context(), Mixture(gates, range(len(ALL)))), expected, **TIGHT)
         some = [1, 4, 7]
         expected = sum(float(gates[index]) * outputs[index] for index in some)
-        torch.testing.assert_close(mixed(x, Context(), gates, some), expected, **TIGHT)
-        assert torch.equal(mixed(x, Context(), None, [4]), mixed.candidates[4](x, Context()))
+        torch.testing.assert_close(mixed(x, Context(), Mixture(gates, some)), expected, **TIGHT)
+        assert torch.equal(mixed(x, Context(), Mixture(None, [4])), mixed.candidates[4](x, Context()))
 
 
 class Odd(nn.Module):

@@ -81,7 +81,7 @@ def candidates_that_changed(found: set[str]) -> dict[int, set[int]]:
     return layers
 
 
-@pytest.mark.parametrize("step", [2, 9])  # in the warm-up and after it
+@pytest.mark.parametrize("step", [8, 9])
 def test_sampled_weight_step_runs_and_updates_one_candidate_a_layer(step: int) -> None:
     blocks = ["self_attention", "feed_forward", "dense_synthesizer"]
     made = warm(bench(search__relaxation="sampled", search__blocks=blocks, model__layers=3))
@@ -96,13 +96,29 @@ def test_sampled_weight_step_runs_and_updates_one_candidate_a_layer(step: int) -
     assert candidates_that_changed(changed(made, before)) == {layer: {index} for layer, index in ran}
 
 
-def test_warm_up_of_sampled_is_fair() -> None:
-    made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=30)
-    gates = torch.stack([weight_gates(made.state.net, made.config, 0, step) for step in range(28)])  # 7 rounds of 4 candidates
-    rounds = gates.view(7, 4, 5, 4)
-    assert torch.equal(rounds.sum(dim=1), torch.ones(7, 5, 4))  # in 4 steps every layer runs each candidate once
-    orders = {tuple(rounds[turn, :, layer].argmax(-1).tolist()) for turn in range(7) for layer in range(5)}
-    assert len(orders) > 10  # and not all layers in one order
+def test_warm_up_of_sampled_begins_with_the_mixture() -> None:
+    made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=20, search__mixture=0.3)
+    for step in range(6):
+        assert torch.equal(weight_gates(made.state.net, made.config, 0, step), torch.full((5, 4), 0.25))
+    assert weight_gates(made.state.net, made.config, 0, 6).ndim == 3
+
+
+@pytest.mark.parametrize("rows, groups", [(3, 3), (4, 4), (9, 4)])
+def test_warm_up_of_sampled_is_fair(rows: int, groups: int) -> None:
+    made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=30, search__mixture=0.0,
+                 data__batch_size=rows)  # fmt: skip
+    gates = torch.stack([weight_gates(made.state.net, made.config, 0, step) for step in range(30)])
+    assert gates.shape == (30, groups, 5, 4) and torch.equal(gates.sum(-1), torch.ones(30, groups, 5))
+    assert gates.sum(dim=1).max() == 1  # within a step every candidate of a layer has at most one group
+    assert ((gates.sum(dim=(0, 1)) / 30 - groups / 4).abs() < 0.2).all()  # and over the steps its share
+    assert len({tuple(order.flatten().tolist()) for order in gates.argmax(-1).transpose(1, 2).flatten(0, 1)}) > 10
+
+
+def test_fair_warm_up_step_updates_every_candidate() -> None:
+    made = warm(bench(search__relaxation="sampled", search__mixture=0.0, data__batch_size=6, model__layers=3))
+    made.state.step, before = 2, snapshot(made)
+    weight_step(made.state, made.config, made.corpus, CPU, 0)
+    assert candidates_that_changed(changed(made, before)) == {layer: {0, 1, 2} for layer in range(3)}  # the fourth is identity
 
 
 def test_after_the_warm_up_layouts_follow_the_probabilities() -> None:

@@ -267,3 +267,24 @@ def test_candidates_as_labels_objects_and_candidates() -> None:
     net = Supernet({**SIZES, "layers": 2}, tuple(given))
     assert net.labels == ["self_attention[heads=5]", "self_attention", "feed_forward"]
     assert parse_candidates(net.labels, settings) == net.candidates
+
+
+@pytest.mark.parametrize("groups", [2, 3, 5])
+def test_groups_of_rows_have_gates_of_their_own(groups: int) -> None:
+    net, tokens = supernet(["self_attention", "random_synthesizer", "feed_forward", "identity"], layers=3), random_tokens(5, 13)
+    mask = torch.arange(13) < torch.tensor([13, 11, 7, 5, 2])[:, None]
+    gates = torch.stack([softmax_or_one_hot(number) for number in range(groups)])
+    sizes = [len(part) for part in tokens.tensor_split(groups)]
+    assert sum(sizes) == 5 and min(sizes) >= 1
+    apart = [net(rows, gate, padding_mask=seen) for rows, gate, seen in zip(tokens.split(sizes), gates, mask.split(sizes))]
+    torch.testing.assert_close(net(tokens, gates, padding_mask=mask), torch.cat(apart))
+
+
+def softmax_or_one_hot(number: int) -> Tensor:
+    values = torch.randn(3, 4, generator=torch.Generator().manual_seed(number), dtype=torch.float64)
+    return torch.softmax(values, -1) if number % 2 else nn.functional.one_hot(values.argmax(-1), 4).double()
+
+
+def test_more_groups_than_rows_are_refused() -> None:
+    with pytest.raises(ValueError, match="up to 2 groups of rows"):
+        supernet(FEW)(TOKENS, torch.full((3, 2, 3), 1 / 3))

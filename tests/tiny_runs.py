@@ -35,7 +35,7 @@ TINY: dict[str, dict[str, Any]] = {  # nothing that the recorded curve depends o
         "tie_embeddings": True,
     },
     "search": {
-        "blocks": BLOCKS, "steps": 20, "warmup_steps": 8, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0,
+        "blocks": BLOCKS, "steps": 20, "warmup_steps": 8, "mixture": 0.25, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0,
         "weight_lr": 3e-3, "weight_decay": 0.01, "arch_lr": 0.1, "arch_every": 1, "arch_samples": 2, "clip": 1.0, "cost": "flops",
         "cost_weight": 1.0, "budget": 0.3, "active": 3, "evaluate_every": 6, "evaluate_tokens": 256,
         "seeds": 1,

@@ -1,0 +1,133 @@
+"""Corpora whose right block follows from how they are made, and whether the search names it: python benchmarks/planted.py WORK
+
+For each corpus the fixed layouts of `truth` are trained first, to show that the answer is true at this size; then the default search
+runs with three seeds, and its probabilities and derived files are held against the answer. WORK keeps corpora and runs.
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from derive import Architecture, derive_architectures
+from derive.strict_json import read_json
+from nas.config import Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
+from nas.jobs import retrain_job
+from nas.pipeline import search_only
+from nas.process import run_jobs
+from nas.stop import StopFlag
+
+SIZE = 2**20  # bytes of a corpus
+NOISE = 0.1  # share of bytes that follow no rule
+BLOCKS = ["self_attention", "random_synthesizer", "feed_forward", "identity"]
+
+
+def from_current(generator: np.random.Generator) -> np.ndarray:
+    """The next byte is a fixed permutation of the current one."""
+    permutation = generator.permutation(256)
+    return _chain(generator, lambda text, t: permutation[text[t - 1]], symbols=256)
+
+
+def from_behind(generator: np.random.Generator, distance: int = 5) -> np.ndarray:
+    """The next byte is the one `distance` places back."""
+    return _chain(generator, lambda text, t: text[t - distance], symbols=32)
+
+
+def from_behind_coded(generator: np.random.Generator, distance: int = 5) -> np.ndarray:
+    """The next byte is a fixed permutation of the one `distance` places back."""
+    permutation = generator.permutation(256)
+    return _chain(generator, lambda text, t: permutation[text[t - distance]], symbols=256)
+
+
+def recall(generator: np.random.Generator, keys: int = 16, values: int = 8, pairs: int = 4, questions: int = 8) -> np.ndarray:
+    """Sequences of pairs of a fresh key and value (one byte tells both), then questions (a key) and answers (its value)."""
+    rows = SIZE // (pairs + 2 * questions)
+    chosen = generator.permuted(np.tile(np.arange(keys), (rows, 1)), axis=1)[:, :pairs]
+    meaning = generator.integers(0, values, (rows, pairs))
+    asked = generator.integers(0, pairs, (rows, questions))
+    question = keys * values + np.take_along_axis(chosen, asked, axis=1)
+    answer = keys * values + keys + np.take_along_axis(meaning, asked, axis=1)
+    return np.concatenate((chosen * values + meaning, np.stack((question, answer), axis=2).reshape(rows, -1)), axis=1).ravel()
+
+
+def nothing(generator: np.random.Generator) -> np.ndarray:
+    """Random bytes."""
+    return generator.integers(0, 256, SIZE)
+
+
+def _chain(generator: np.random.Generator, rule: Callable[[np.ndarray, int], int], symbols: int) -> np.ndarray:
+    """A text of `symbols` byte values whose byte t is rule(text, t), or any at all with probability NOISE."""
+    text = generator.integers(0, symbols, SIZE)
+    followed = generator.random(SIZE) >= NOISE
+    for t in range(16, SIZE):
+        if followed[t]:
+            text[t] = rule(text, t)
+    return text
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A corpus, layouts that show what it needs, and whether a derived pattern is right."""
+
+    make: Callable[[np.random.Generator], np.ndarray]
+    answer: str
+    truth: tuple[str, ...]
+    right: Callable[[str], bool]
+
+
+CORPORA = {
+    "current": Planted(from_current, "feed-forward alone", ("ffii", "riii", "siii", "rfii", "iiii"), lambda p: "f" in p and not set("sr") & set(p)),
+    "behind": Planted(from_behind, "a random map, no self-attention", ("ffii", "riii", "siii", "rrii", "sfsf"), lambda p: "r" in p and "s" not in p),
+    "coded": Planted(from_behind_coded, "a random map and feed-forward", ("ffii", "rfii", "frii", "rrii", "sfii"), lambda p: "r" in p and "f" in p and "s" not in p),
+    "recall": Planted(recall, "self-attention", ("ffii", "rfrf", "siii", "sfii", "sfsf"), lambda p: "s" in p),
+}  # fmt: skip
+
+
+def configuration(corpus: Path, folder: Path | None, layers: int, steps: int) -> Config:
+    """The default search on another text, with one candidate of each role."""
+    return Config(
+        run=RunConfig(dir=folder and str(folder), device="cpu", log_every=20, checkpoint_every=10**6),
+        data=DataConfig(name="text", path=str(corpus)),
+        model=ModelConfig(layers=layers),
+        search=SearchConfig(blocks=BLOCKS),
+        retrain=RetrainConfig(steps=steps, evaluate_every=10**6, final_tokens=65536),
+    )
+
+
+def make_corpus(name: str, work: Path) -> Path:
+    """The corpus as a file, made once."""
+    path = work / f"{name}.bin"
+    if not path.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(CORPORA[name].make(np.random.default_rng(1)).astype(np.uint8).tobytes())
+    return path
+
+
+def show_truth(name: str, work: Path, steps: int, stop: StopFlag) -> None:
+    """Losses of the fixed layouts."""
+    config = configuration(make_corpus(name, work), None, layers=4, steps=steps)
+    model = config.model.settings(256, config.data.seq_len)
+    architectures = [Architecture.from_pattern(pattern, model=model) for pattern in CORPORA[name].truth]
+    homes = {arch.pattern: work / name / "truth" / arch.pattern for arch in architectures}
+    run_jobs(retrain_job, [(config, arch, homes[arch.pattern], 0) for arch in architectures], 2, stop)
+    losses = {pattern: read_json(home / "result.json")["held_out_loss"] for pattern, home in homes.items()}
+    print(f"{name}: {CORPORA[name].answer}; alone: " + ", ".join(f"{pattern} {loss:.3f}" for pattern, loss in losses.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("work", type=Path)
+    parser.add_argument("--corpora", nargs="+", choices=list(CORPORA), default=list(CORPORA))
+    parser.add_argument("--steps", type=int, default=600)
+    options = parser.parse_args()
+    stop = StopFlag().install()
+    for name in options.corpora:
+        show_truth(name, options.work, options.steps, stop)
+
+
+if __name__ == "__main__":
+    main()
