@@ -8,25 +8,54 @@ prints regret, percentile and rank correlation. WORK keeps what has been trained
 import argparse
 import csv
 import itertools
+import math
+import random
+import shutil
+import statistics
+import tempfile
+import time
 from pathlib import Path
 
-from derive import Architecture
-from derive.strict_json import read_json
+import torch
+from scipy.stats import kendalltau
+
+from derive import Architecture, build, derive_architectures
+from derive.strict_json import read_json, write_json
+from nas.checkpoint import restore
 from nas.config import Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
+from nas.costs_table import build_costs
+from nas.data import load_corpus
 from nas.jobs import retrain_job
-from nas.process import run_jobs
+from nas.optimizers import build_adamw
+from nas.process import choose_machine, run_jobs
+from nas.search_loop import build_state, run_search
 from nas.stop import StopFlag
+from nas.train import TrainState, evaluate, train_step
 
 TABLE = Path(__file__).with_name("ground_truth.csv")
 LAYERS, LETTERS = 4, "sqfi"
 BLOCKS = ["self_attention", "factorized_random_synthesizer", "feed_forward", "identity"]
 STEPS = 500  # of a standalone training
+BUDGET = 0.65
+LATE = {"steps": 900, "warmup_steps": 600}
+METHODS: dict[str, dict] = {  # what a search does, beside the defaults
+    "default": LATE,
+    "no mixture": {**LATE, "mixture": 0.0},
+    "mixture alone": {**LATE, "mixture": 1.0},
+    "no warm-up": {"steps": 900, "warmup_steps": 0},
+    "softmax (DARTS)": {"steps": 400, "warmup_steps": 0, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
+    "softmax, late": {"steps": 400, "warmup_steps": 200, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
+    "gumbel (PAR)": {"steps": 400, "warmup_steps": 0, "relaxation": "gumbel", "active": None},
+    "gumbel, late": {"steps": 400, "warmup_steps": 200, "relaxation": "gumbel", "active": None},
+    "gumbel_hard, late": {"steps": 600, "warmup_steps": 300, "relaxation": "gumbel_hard"},
+}
 
 
 def configuration(**search) -> Config:
     """The space: the default widths, a quarter of the tokens for evaluation, and a search's settings."""
+    halfway = search.get("warmup_steps") or 10**6  # so that the checkpoint before the last is that of the warm-up's end
     return Config(
-        run=RunConfig(device="cpu", workers=2, log_every=100, checkpoint_every=10**6),
+        run=RunConfig(device="cpu", workers=2, log_every=20, checkpoint_every=halfway),
         data=DataConfig(seq_len=64, batch_size=16),
         model=ModelConfig(layers=LAYERS),
         search=SearchConfig(blocks=BLOCKS, seeds=1, **search),
@@ -55,14 +84,119 @@ def train_truth(work: Path, seeds: int) -> None:
             writer.writerow([arch.pattern, round(arch.relative_flops(config.data.seq_len), 6), *(f"{loss:.5f}" for loss in losses)])
 
 
+def read_truth() -> dict[str, tuple[float, float]]:
+    """Layout -> (cost, mean loss over the seeds)."""
+    with TABLE.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {
+        row["pattern"]: (float(row["cost"]), statistics.mean(float(value) for key, value in row.items() if key.startswith("loss_")))
+        for row in rows
+    }  # fmt: skip
+
+
+def noise_floor() -> float:
+    """Median over the layouts of the standard deviation over the seeds, in nats."""
+    with TABLE.open(newline="") as file:
+        rows = [[float(value) for key, value in row.items() if key.startswith("loss_")] for row in csv.DictReader(file)]
+    return statistics.median(statistics.stdev(row) for row in rows)
+
+
+def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
+    """One search in this process, its CPU seconds beside its files; a finished one is left as it is."""
+    if (home / "seconds.json").exists():
+        return
+    torch.set_num_threads(1)
+    home.mkdir(parents=True, exist_ok=True)
+    machine, corpus = choose_machine(config.run), load_corpus(config.data)
+    (home / "config.yaml").write_text(config.to_yaml())
+    write_json(home / "data.json", corpus.to_json())
+    costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    started = time.process_time()
+    run_search(config, corpus, costs, home, seed, machine, stop, slot)
+    write_json(home / "seconds.json", time.process_time() - started)
+
+
+def standalone_seconds(config: Config) -> float:
+    """CPU seconds of one training of the interleaved layout, from fifty steps."""
+    torch.set_num_threads(1)
+    machine, corpus = choose_machine(config.run), load_corpus(config.data)
+    model = build(Architecture.preset("interleaved", config.model.settings(256, config.data.seq_len), LAYERS))
+    state = TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
+    for step in range(60):
+        if step == 10:
+            started = time.process_time()
+        train_step(state, config, corpus, machine, 0)
+    return (time.process_time() - started) / 50 * STEPS
+
+
+def rank_correlation(config: Config, home: Path, checkpoint: str, truth: dict) -> float:
+    """Kendall's tau between the truth and the losses of all layouts with the weights of a checkpoint; nan where there is none."""
+    if not (home / checkpoint).exists():
+        return math.nan
+    machine, corpus = choose_machine(config.run), load_corpus(config.data)
+    state = build_state(config, corpus, machine, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copyfile(home / checkpoint, Path(folder) / "checkpoint.pt")
+        restore(state, Path(folder))
+    rows = [torch.tensor([LETTERS.index(letter) for letter in pattern]) for pattern in truth]
+    gates = [torch.nn.functional.one_hot(row, len(LETTERS)).float() for row in rows]
+    losses = [evaluate(state.net, corpus, "alphas", config, machine, limit=8192, gates=one).loss for one in gates]
+    return float(kendalltau(losses, [loss for _, loss in truth.values()])[0])
+
+
+def standing(pattern: str, truth: dict) -> tuple[float, float]:
+    """Regret in nats and percentile (0 is the best) among the layouts of no greater cost than this one or the budget."""
+    cost, loss = truth[pattern.replace("i", "").ljust(LAYERS, "i")] if pattern.strip("i") else (0.0, math.inf)
+    peers = [other for price, other in truth.values() if price <= max(cost, BUDGET) + 1e-9]
+    return loss - min(peers), 100 * sum(other < loss for other in peers) / len(peers)
+
+
+def best_of_random(count: int, truth: dict, seed: int) -> float:
+    """The lowest true loss among `count` different random layouts of about the budget's cost."""
+    peers = [loss for cost, loss in truth.values() if 0.85 * BUDGET <= cost <= BUDGET]
+    return min(random.Random(seed).sample(peers, min(count, len(peers))))
+
+
+def compare_methods(work: Path, seeds: int) -> None:
+    """Search with every method and seed, then print a row a method."""
+    truth, stop = read_truth(), StopFlag().install()
+    configs = {name: configuration(**settings) for name, settings in METHODS.items()}
+    jobs = [(config, work / name / f"seed-{seed}", seed) for name, config in configs.items() for seed in range(seeds)]
+    run_jobs(search_job, jobs, 2, stop)
+    alone = standalone_seconds(configuration())
+    affordable = sum(cost <= BUDGET for cost, _ in truth.values())
+    print(f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise_floor():.4f} nats; one training {alone:.1f} CPU s")
+    print("method                 cost  read-off   regret (min to max)         percentile  wins  tau (end of warm-up, end)")
+    for name, config in configs.items():
+        homes = [work / name / f"seed-{seed}" for seed in range(seeds)]
+        price = statistics.mean(read_json(home / "seconds.json") for home in homes) / alone
+        taus = [statistics.mean(rank_correlation(config, home, file, truth) for home in homes) for file in ("checkpoint.previous.pt", "checkpoint.pt")]
+        for read_off in ("argmax", "budget", "scored"):
+            patterns = [derived_pattern(home, read_off) for home in homes]
+            regrets, percentiles = zip(*(standing(pattern, truth) for pattern in patterns))
+            rivals = [best_of_random(math.ceil(price + 1), truth, seed) for seed in range(seeds)]
+            best = min(loss for cost, loss in truth.values() if cost <= BUDGET)
+            wins = sum(regret + best <= rival + noise_floor() for regret, rival in zip(regrets, rivals))
+            print(f"{name:<22} {price:4.2f}  {read_off:<8} {statistics.mean(regrets):7.4f} ({min(regrets):.4f} to {max(regrets):.4f}) "
+                  f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {taus[0]:.2f} {taus[1]:.2f}  {' '.join(patterns)}", flush=True)  # fmt: skip
+
+
+def derived_pattern(home: Path, read_off: str) -> str:
+    """The layout that one seed's files give: two derived files, or the best of the scored layouts."""
+    if read_off != "scored":
+        return derive_architectures(home)[read_off].pattern
+    best = read_json(home / "layouts.json")["layouts"][0]["layers"]
+    return "".join(LETTERS[BLOCKS.index(label)] for label in best)
+
+
 def main() -> None:
     """Parse the command and run it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("command", choices=["truth"])
+    parser.add_argument("command", choices=["truth", "methods"])
     parser.add_argument("work", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, help="3 for truth, 5 for methods")
     options = parser.parse_args()
-    train_truth(options.work, options.seeds)
+    {"truth": train_truth, "methods": compare_methods}[options.command](options.work, options.seeds or {"truth": 3, "methods": 5}[options.command])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ runs with three seeds, and its probabilities and derived files are held against 
 """
 
 import argparse
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -115,18 +114,40 @@ def show_truth(name: str, work: Path, steps: int, stop: StopFlag) -> None:
     homes = {arch.pattern: work / name / "truth" / arch.pattern for arch in architectures}
     run_jobs(retrain_job, [(config, arch, homes[arch.pattern], 0) for arch in architectures], 2, stop)
     losses = {pattern: read_json(home / "result.json")["held_out_loss"] for pattern, home in homes.items()}
-    print(f"{name}: {CORPORA[name].answer}; alone: " + ", ".join(f"{pattern} {loss:.3f}" for pattern, loss in losses.items()))
+    told = ", ".join(f"{pattern} {loss:.3f}" for pattern, loss in losses.items())
+    print(f"{name}: {CORPORA[name].answer}; alone: {told}", flush=True)
+
+
+def search_for(name: str, work: Path, stop: StopFlag) -> None:
+    """Search with three seeds; what each seed's probabilities and derived file say."""
+    folder, planted = work / name / "search", CORPORA[name]
+    started = time.perf_counter()
+    if not (folder / "agreement.json").exists():
+        search_only(configuration(make_corpus(name, work), folder, layers=4, steps=1), stop)
+    minutes = (time.perf_counter() - started) / 60
+    found = []
+    for home in sorted(folder.glob("seed-*")):
+        derived = derive_architectures(home)
+        table = read_json(home / "probabilities.json")
+        patterns = [derived[which].pattern for which in ("argmax", "budget")]
+        verdict = "converged" if table["verdict"]["converged"] else "not converged"
+        found.append(all(map(planted.right, patterns)))
+        print(f"  {home.name}: argmax {patterns[0]}, budget {patterns[1]}, {verdict}: {'right' if found[-1] else 'WRONG'}")
+    print(f"  {sum(found)} of {len(found)} right, {minutes:.1f} minutes", flush=True)
 
 
 def main() -> None:
+    """Truth and search of each corpus."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", type=Path)
     parser.add_argument("--corpora", nargs="+", choices=list(CORPORA), default=list(CORPORA))
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=1200, help="of the fixed layouts' trainings; 0: leave them out")
     options = parser.parse_args()
     stop = StopFlag().install()
     for name in options.corpora:
-        show_truth(name, options.work, options.steps, stop)
+        if options.steps:
+            show_truth(name, options.work, options.steps, stop)
+        search_for(name, options.work, stop)
 
 
 if __name__ == "__main__":

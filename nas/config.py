@@ -100,9 +100,9 @@ class SearchConfig:
 
     blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
     """candidates: labels, or objects in the form of an architecture's layers"""
-    steps: int = 1200
+    steps: int = 1100
     """weight steps in all"""
-    warmup_steps: int = 900
+    warmup_steps: int = 800
     """first steps, in which the alphas are frozen at equal probabilities"""
     mixture: float = 0.25
     """sampled: share of the warm-up in which every candidate runs at equal gates; in the rest each gets its share of the rows"""

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from supernet.backbone import decay_groups
+from supernet.backbone import parameter_groups
 
 
 def build_adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
@@ -13,7 +13,7 @@ def build_adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim
 
     Fused: one kernel for all parameters, a fifth of the time of a loop over them on a CPU.
     """
-    return torch.optim.AdamW(decay_groups(model, weight_decay), lr=lr, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    return torch.optim.AdamW(parameter_groups(model, weight_decay), lr=lr, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
 
 def learning_rate(step: int, steps: int, *, floor: float = 0.0) -> float:
@@ -26,9 +26,9 @@ def learning_rate(step: int, steps: int, *, floor: float = 0.0) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every group of the optimizer this rate."""
+    """Give every group of the optimizer this rate, times its own `lr_scale`."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["lr_scale"]
 
 
 def norm_clipped(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float) -> torch.Tensor:

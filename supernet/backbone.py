@@ -160,15 +160,22 @@ def sinusoids(positions: Tensor, width: int, base: float = 10_000) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1)[:, :width]
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
-    """AdamW parameter groups: decay for matrices, none for vectors, embeddings and what a module lists in `no_decay`."""
-    exempt = set()
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
+    """AdamW's groups: decay for matrices, none for vectors, embeddings and what a module lists in `no_decay`.
+
+    What a module lists in `rate_scale` has a learning rate of so many times the others' (`lr_scale` of its group).
+    """
+    exempt, scales = set(), {}
     for module in model.modules():
         names = ("weight",) if isinstance(module, nn.Embedding) else getattr(module, "no_decay", ())
         exempt.update(id(getattr(module, name)) for name in names)
-    with_decay, without = [], []
+        scales.update({id(getattr(module, name)): scale for name, scale in getattr(module, "rate_scale", {}).items()})
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if name != "alphas":
             plain = parameter.ndim < 2 or id(parameter) in exempt or name in ("positions", "relative_biases")
-            (without if plain else with_decay).append(parameter)
-    return [{"params": with_decay, "weight_decay": weight_decay}, {"params": without, "weight_decay": 0.0}]
+            groups.setdefault((plain, scales.get(id(parameter), 1.0)), []).append(parameter)
+    return [
+        {"params": members, "weight_decay": 0.0 if plain else weight_decay, "lr_scale": scale}
+        for (plain, scale), members in sorted(groups.items(), key=lambda item: item[0])
+    ]  # fmt: skip

@@ -54,6 +54,7 @@ class RandomLogits(Window):
     """S = R, R [h, L, M + L] trained (section 3.2: Random Synthesizer)."""
 
     no_decay = ("map",)  # decay would pull the map to uniform attention
+    rate_scale = {"map": 10.0}  # Adam moves a number by about its rate a step: logits of their own need more than a matrix
 
     def __init__(self, config: ModelSettings, heads: int):
         super().__init__(config, heads)

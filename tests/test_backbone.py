@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from by_hand import encoding, hand_norm, random_input, random_tokens, shaken, small
 from derive import Architecture, build
-from supernet.backbone import AdaptiveHead, Head, Network, decay_groups, sinusoids
+from supernet.backbone import AdaptiveHead, Head, Network, parameter_groups, sinusoids
 from supernet.blocks import BLOCKS
 from supernet.layers import Context
 from supernet.settings import ModelSettings
@@ -258,10 +258,11 @@ def test_plain_head(tied: bool) -> None:
 def test_decay_spares_vectors_embeddings_positions_and_random_maps() -> None:
     for changes in KINDS.values():
         model = network(EVERY_BLOCK, **changes)
-        groups = decay_groups(model, 0.1)
+        groups = parameter_groups(model, 0.1)
         names = {id(p): name for name, p in model.named_parameters()}
-        with_decay, without = ([names.pop(id(p)) for p in group["params"]] for group in groups)
-        assert not names and [group["weight_decay"] for group in groups] == [0.1, 0.0]
+        with_decay, without, fast = ([names.pop(id(p)) for p in group["params"]] for group in groups)
+        assert not names and [(group["weight_decay"], group["lr_scale"]) for group in groups] == [(0.1, 1.0), (0.0, 1.0), (0.0, 10.0)]
+        assert fast and all(name.endswith(".map") for name in fast)
         spared = ("embedding", "positions", "relative_biases", "bias", "norm", ".map", ".left", ".right", ".mixing")
         expected = [n for n in with_decay + without if not any(word in n for word in spared)]
         assert sorted(with_decay) == sorted(expected) and len(with_decay) > 20

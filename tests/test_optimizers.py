@@ -41,7 +41,11 @@ def test_clipping_scales_its_own_parameters_together() -> None:
     assert third.grad.item() == pytest.approx(0.8, abs=1e-5)  # below the limit nothing is scaled
 
 
-def test_every_group_gets_the_rate() -> None:
-    optimizer = build_adamw(bench().state.net, 0.1, 0.25)
+def test_every_group_gets_the_rate_and_maps_of_logits_ten_times_it() -> None:
+    net = bench().state.net
+    optimizer = build_adamw(net, 0.1, 0.25)
     set_learning_rate(optimizer, 0.007)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.007, 0.007]
+    rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in net.named_parameters():
+        if name != "alphas":
+            assert rates[id(parameter)] == pytest.approx(0.07 if name.endswith(".map") else 0.007), name
