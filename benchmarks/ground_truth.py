@@ -37,17 +37,18 @@ LAYERS, LETTERS = 4, "sqfi"
 BLOCKS = ["self_attention", "factorized_random_synthesizer", "feed_forward", "identity"]
 STEPS = 500  # of a standalone training
 BUDGET = 0.65
-LATE = {"steps": 900, "warmup_steps": 600}
-METHODS: dict[str, dict] = {  # what a search does, beside the defaults
+LATE = {"steps": 600, "warmup_steps": 400}
+SOFT = {"steps": 250, "arch_every": 2}
+METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps for about equal cost
     "default": LATE,
     "no mixture": {**LATE, "mixture": 0.0},
     "mixture alone": {**LATE, "mixture": 1.0},
-    "no warm-up": {"steps": 900, "warmup_steps": 0},
-    "softmax (DARTS)": {"steps": 400, "warmup_steps": 0, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
-    "softmax, late": {"steps": 400, "warmup_steps": 200, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
-    "gumbel (PAR)": {"steps": 400, "warmup_steps": 0, "relaxation": "gumbel", "active": None},
-    "gumbel, late": {"steps": 400, "warmup_steps": 200, "relaxation": "gumbel", "active": None},
-    "gumbel_hard, late": {"steps": 600, "warmup_steps": 300, "relaxation": "gumbel_hard"},
+    "no warm-up": {**LATE, "warmup_steps": 0},
+    "softmax (DARTS)": {**SOFT, "warmup_steps": 0, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
+    "softmax, late": {**SOFT, "warmup_steps": 125, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
+    "gumbel (PAR)": {**SOFT, "warmup_steps": 0, "relaxation": "gumbel", "active": None},
+    "gumbel, late": {**SOFT, "warmup_steps": 125, "relaxation": "gumbel", "active": None},
+    "gumbel_hard, late": {"steps": 500, "arch_every": 2, "warmup_steps": 250, "relaxation": "gumbel_hard"},
 }
 
 
