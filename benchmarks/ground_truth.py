@@ -40,7 +40,8 @@ BUDGET = 0.65
 LATE = {"steps": 600, "warmup_steps": 400}
 SOFT = {"steps": 250, "arch_every": 2}
 METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps for about equal cost
-    "default": LATE,
+    "default": {},
+    "shorter": LATE,
     "no mixture": {**LATE, "mixture": 0.0},
     "mixture alone": {**LATE, "mixture": 1.0},
     "no warm-up": {**LATE, "warmup_steps": 0},
@@ -141,7 +142,7 @@ def rank_correlation(config: Config, home: Path, checkpoint: str, truth: dict) -
         restore(state, Path(folder))
     rows = [torch.tensor([LETTERS.index(letter) for letter in pattern]) for pattern in truth]
     gates = [torch.nn.functional.one_hot(row, len(LETTERS)).float() for row in rows]
-    losses = [evaluate(state.net, corpus, "alphas", config, machine, limit=8192, gates=one).loss for one in gates]
+    losses = [evaluate(state.net, corpus, "alphas", config, machine, limit=4096, gates=one).loss for one in gates]
     return float(kendalltau(losses, [loss for _, loss in truth.values()])[0])
 
 
@@ -158,10 +159,10 @@ def best_of_random(count: int, truth: dict, seed: int) -> float:
     return min(random.Random(seed).sample(peers, min(count, len(peers))))
 
 
-def compare_methods(work: Path, seeds: int) -> None:
-    """Search with every method and seed, then print a row a method."""
+def compare_methods(work: Path, seeds: int, methods: list[str]) -> None:
+    """Search with these methods and every seed, then print a row a method and way to read it off."""
     truth, stop = read_truth(), StopFlag().install()
-    configs = {name: configuration(**settings) for name, settings in METHODS.items()}
+    configs = {name: configuration(**METHODS[name]) for name in methods}
     jobs = [(config, work / name / f"seed-{seed}", seed) for name, config in configs.items() for seed in range(seeds)]
     run_jobs(search_job, jobs, 2, stop)
     alone = standalone_seconds(configuration())
@@ -196,8 +197,12 @@ def main() -> None:
     parser.add_argument("command", choices=["truth", "methods"])
     parser.add_argument("work", type=Path)
     parser.add_argument("--seeds", type=int, help="3 for truth, 5 for methods")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     options = parser.parse_args()
-    {"truth": train_truth, "methods": compare_methods}[options.command](options.work, options.seeds or {"truth": 3, "methods": 5}[options.command])
+    if options.command == "truth":
+        train_truth(options.work, options.seeds or 3)
+    else:
+        compare_methods(options.work, options.seeds or 5, options.methods)
 
 
 if __name__ == "__main__":
