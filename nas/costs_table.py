@@ -11,7 +11,6 @@ from supernet.blocks import candidate_cost, parse_candidate
 from supernet.settings import ModelSettings
 
 UNITS = {"none": "flops_per_token", "flops": "flops_per_token", "parameters": "parameters", "latency": "ms"}
-PULL = 0.05  # nats for the whole baseline's cost: a self_attention of eight layers has to gain 0.008 nats to be kept
 BASELINE = ("self_attention", "feed_forward")  # one layer each of the interleaved baseline (sf)x(N/2)
 
 
@@ -33,14 +32,13 @@ class CostTable:
     def penalty(self, expected: Tensor) -> Tensor:
         """What the alphas' loss is charged, in units of the baseline.
 
-        With a budget one-sided, as PLANER's target, max(0, expected / (budget * baseline) - 1), and PULL of what there is without:
-        expected / baseline. So within the budget a block stays if it is worth more than next to nothing.
+        With a budget one-sided, as PLANER's target: max(0, expected / (budget * baseline) - 1). Without: expected / baseline.
         """
         if not self.active:
             return expected * 0
         if self.budget is None:
             return expected / self.baseline
-        return torch.relu(expected / (self.budget * self.baseline) - 1) + PULL * expected / self.baseline
+        return torch.relu(expected / (self.budget * self.baseline) - 1)
 
     def share_of(self, choice: list[int]) -> float:
         """Cost of a layout, one candidate's index a layer, as a fraction of the baseline's."""
