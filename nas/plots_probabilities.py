@@ -183,6 +183,9 @@ def _temperature(axes: Axes, run: Run, warm: float, steps: np.ndarray) -> None:
     if values is None or values.dtype.kind != "f" or np.isnan(values).all():
         say(axes, "No temperature was logged: this relaxation uses none.")
         return
+    if run.setting("search.relaxation") == "sampled":
+        say(axes, "Layouts are drawn at temperature 1 throughout. Below: layer, its winner, the winner's share; grey: the warm-up.")
+        return
     there = ~np.isnan(values)
     axes.plot(run.metrics["step"][there], values[there], color=GREY)
     axes.set_yscale("log") if values[there].min() > 0 and values[there].max() / values[there].min() > 4 else None

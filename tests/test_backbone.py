@@ -274,3 +274,13 @@ def test_initial_logits_are_near_unit_scale() -> None:
         settings = ModelSettings(vocab_size=101, d_model=64, heads=4, max_len=32, tie_embeddings=tied)
         model = build(Architecture.from_pattern("sf", model=settings))
         assert 0.5 < model(random_tokens(5, 32, vocab=101)).std() < 2
+
+
+@pytest.mark.parametrize("width", [64, 63])
+def test_learned_positions_start_where_a_shift_is_linear(width: int) -> None:
+    """So that attention finds the previous token early; of the embedding's scale."""
+    settings = ModelSettings(vocab_size=101, d_model=width, heads=1, max_len=48)
+    start = build(Architecture.from_pattern("f", model=settings)).positions.detach()
+    assert start.shape == (48, width) and start.std() == pytest.approx(width**-0.5, rel=0.1)
+    shift = torch.linalg.lstsq(start[:-2].double(), start[1:-1].double()).solution
+    torch.testing.assert_close((start[:-1].double() @ shift).float(), start[1:], atol=1e-3, rtol=0)

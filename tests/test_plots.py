@@ -1,5 +1,6 @@
 """What the pictures show: the data in the artists equal the files, words do not overlap, files are the same every time."""
 
+import dataclasses
 import math
 import subprocess
 import sys
@@ -118,6 +119,13 @@ def test_stacked_bars_add_up_to_one_and_show_each_seed(parent):
     for bar in bars:
         tops[round(bar.get_x(), 6)] = max(tops[round(bar.get_x(), 6)], bar.get_y() + bar.get_height())
     assert len(tops) == 18 and np.allclose(list(tops.values()), 1)
+
+
+def test_sampled_layouts_show_no_temperature_that_was_not_used(run):
+    sampled = dataclasses.replace(run, config={**run.config, "search": {**run.config.get("search", {}), "relaxation": "sampled"}})
+    temperature, *panels = draw(sampled, "trajectories").axes
+    assert not temperature.get_lines() and "temperature 1 throughout" in temperature.texts[0].get_text().replace("\n", " ")
+    assert len(panels) == 6
 
 
 def test_trajectories_have_a_panel_a_layer_with_the_recorded_lines(run):
