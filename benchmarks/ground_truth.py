@@ -1,7 +1,7 @@
 """Every layout of a small space trained, and what each search method makes of that space: python benchmarks/ground_truth.py
 
 `truth WORK` trains each distinct layout of 4 layers with three seeds and writes the table `benchmarks/ground_truth.csv`
-(`--seeds 3`, about 30 minutes on two cores). `methods WORK` runs every method of METHODS with five seeds against that table and
+(41 minutes on two cores that other jobs used as well). `methods WORK` runs every method of METHODS with five seeds against that table and
 prints regret, percentile and rank correlation. WORK keeps what has been trained, so a stopped script goes on.
 """
 
@@ -55,12 +55,12 @@ METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps f
 
 def configuration(**search) -> Config:
     """The space: the default widths, a quarter of the tokens for evaluation, and a search's settings."""
-    halfway = search.get("warmup_steps") or 10**6  # so that the checkpoint before the last is that of the warm-up's end
-    return Config(
-        run=RunConfig(device="cpu", workers=2, log_every=20, checkpoint_every=halfway),
+    settings = SearchConfig(blocks=BLOCKS, seeds=1, **search)
+    return Config(  # the checkpoint before the last is that of the warm-up's end
+        run=RunConfig(device="cpu", workers=2, log_every=20, checkpoint_every=settings.warmup_steps or 10**6),
         data=DataConfig(seq_len=64, batch_size=16),
         model=ModelConfig(layers=LAYERS),
-        search=SearchConfig(blocks=BLOCKS, seeds=1, **search),
+        search=settings,
         retrain=RetrainConfig(steps=STEPS, evaluate_every=10**6, final_tokens=131072),
     )
 
@@ -86,24 +86,16 @@ def train_truth(work: Path, seeds: int) -> None:
             writer.writerow([arch.pattern, round(arch.relative_flops(config.data.seq_len), 6), *(f"{loss:.5f}" for loss in losses)])
 
 
-def read_truth() -> dict[str, tuple[float, float]]:
-    """Layout -> (cost, mean loss over the seeds)."""
+def read_truth() -> tuple[dict[str, tuple[float, float]], float]:
+    """Layout -> (cost, mean loss over the seeds); and the noise, the median of the losses' standard deviations, in nats."""
     with TABLE.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    return {
-        row["pattern"]: (float(row["cost"]), statistics.mean(float(value) for key, value in row.items() if key.startswith("loss_")))
-        for row in rows
-    }  # fmt: skip
+        _, *rows = csv.reader(file)
+    losses = [[float(value) for value in row[2:]] for row in rows]
+    truth = {row[0]: (float(row[1]), statistics.mean(values)) for row, values in zip(rows, losses)}
+    return truth, statistics.median(map(statistics.stdev, losses))
 
 
-def noise_floor() -> float:
-    """Median over the layouts of the standard deviation over the seeds, in nats."""
-    with TABLE.open(newline="") as file:
-        rows = [[float(value) for key, value in row.items() if key.startswith("loss_")] for row in csv.DictReader(file)]
-    return statistics.median(statistics.stdev(row) for row in rows)
-
-
-def search_job(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
+def timed_search(config: Config, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
     """One search in this process, its CPU seconds beside its files; a finished one is left as it is."""
     if (home / "seconds.json").exists():
         return
@@ -161,13 +153,13 @@ def best_of_random(count: int, truth: dict, seed: int) -> float:
 
 def compare_methods(work: Path, seeds: int, methods: list[str]) -> None:
     """Search with these methods and every seed, then print a row a method and way to read it off."""
-    truth, stop = read_truth(), StopFlag().install()
+    (truth, noise), stop = read_truth(), StopFlag().install()
     configs = {name: configuration(**METHODS[name]) for name in methods}
     jobs = [(config, work / name / f"seed-{seed}", seed) for name, config in configs.items() for seed in range(seeds)]
-    run_jobs(search_job, jobs, 2, stop)
+    run_jobs(timed_search, jobs, 2, stop)
     alone = standalone_seconds(configuration())
     affordable = sum(cost <= BUDGET for cost, _ in truth.values())
-    print(f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise_floor():.4f} nats; one training {alone:.1f} CPU s")
+    print(f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise:.4f} nats; one training {alone:.1f} CPU s")
     print("method                 cost  read-off   regret (min to max)         percentile  wins  tau (end of warm-up, end)")
     for name, config in configs.items():
         homes = [work / name / f"seed-{seed}" for seed in range(seeds)]
@@ -178,7 +170,7 @@ def compare_methods(work: Path, seeds: int, methods: list[str]) -> None:
             regrets, percentiles = zip(*(standing(pattern, truth) for pattern in patterns))
             rivals = [best_of_random(math.ceil(price + 1), truth, seed) for seed in range(seeds)]
             best = min(loss for cost, loss in truth.values() if cost <= BUDGET)
-            wins = sum(regret + best <= rival + noise_floor() for regret, rival in zip(regrets, rivals))
+            wins = sum(regret + best <= rival + noise for regret, rival in zip(regrets, rivals))
             print(f"{name:<22} {price:4.2f}  {read_off:<8} {statistics.mean(regrets):7.4f} ({min(regrets):.4f} to {max(regrets):.4f}) "
                   f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {taus[0]:.2f} {taus[1]:.2f}  {' '.join(patterns)}", flush=True)  # fmt: skip
 

@@ -88,12 +88,12 @@ CORPORA = {
 }  # fmt: skip
 
 
-def configuration(corpus: Path, folder: Path | None, layers: int, steps: int) -> Config:
-    """The default search on another text, with one candidate of each role."""
+def configuration(corpus: Path, folder: Path | None = None, steps: int = 1) -> Config:
+    """The default search on another text, four layers of one candidate of each role; `steps` are those of the fixed layouts."""
     return Config(
         run=RunConfig(dir=folder and str(folder), device="cpu", log_every=20, checkpoint_every=10**6),
         data=DataConfig(name="text", path=str(corpus)),
-        model=ModelConfig(layers=layers),
+        model=ModelConfig(layers=4),
         search=SearchConfig(blocks=BLOCKS),
         retrain=RetrainConfig(steps=steps, evaluate_every=10**6, final_tokens=65536),
     )
@@ -110,7 +110,7 @@ def make_corpus(name: str, work: Path) -> Path:
 
 def show_truth(name: str, work: Path, steps: int, stop: StopFlag) -> None:
     """Losses of the fixed layouts."""
-    config = configuration(make_corpus(name, work), None, layers=4, steps=steps)
+    config = configuration(make_corpus(name, work), steps=steps)
     model = config.model.settings(256, config.data.seq_len)
     architectures = [Architecture.from_pattern(pattern, model=model) for pattern in CORPORA[name].truth]
     homes = {arch.pattern: work / name / "truth" / arch.pattern for arch in architectures}
@@ -125,7 +125,7 @@ def search_for(name: str, work: Path, stop: StopFlag) -> None:
     folder, planted = work / name / "search", CORPORA[name]
     started = time.perf_counter()
     if not (folder / "agreement.json").exists():
-        search_only(configuration(make_corpus(name, work), folder, layers=4, steps=1), stop)
+        search_only(configuration(make_corpus(name, work), folder), stop)
     minutes = (time.perf_counter() - started) / 60
     found = []
     for home in sorted(folder.glob("seed-*")):

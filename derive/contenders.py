@@ -26,7 +26,8 @@ def derive_contenders(
 
     `early-X1`, `early-X2`: one and two blocks of each attention-like candidate X spread over the first half, feed-forward as deep
     as the budget lets, then identity (the paper's finding, within a budget). `drawn-K`: each layer drawn from the learned
-    probabilities of one seed, the layouts first that the search found best with inherited weights (`layouts.json`). `random-K`: each layer drawn uniformly, at about the budget's cost. Fewer where too few are found.
+    probabilities of one seed, the layouts first that the search found best with inherited weights (`layouts.json`). `random-K`: each
+    layer drawn uniformly, at about the budget's cost. Fewer where too few are found.
     """
     run = read_run(run_folder)
     probabilities = run.selected(selection)

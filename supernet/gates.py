@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional
 
 
-
 def softmax_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
     """g = softmax(alphas / temperature): the soft mixture of DARTS (Liu et al. 2019, eq. 2); the noise is not used."""
     return torch.softmax(full_precision(alphas) / temperature, dim=-1)

@@ -18,7 +18,6 @@ class Context(NamedTuple):
     memory: Tensor | None = None
     relative: Relative | None = None
 
-
     def split(self, groups: int) -> list["Context"]:
         """The contexts of as many groups of rows."""
         masks, memories = ([None] * groups if one is None else one.tensor_split(groups) for one in (self.mask, self.memory))

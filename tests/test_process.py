@@ -12,7 +12,7 @@ import torch
 
 from nas.config import RunConfig
 from nas.process import choose_machine, count_cores, count_workers, generator_from, run_jobs, seed_from
-from nas.stop import StopFlag, Stopped
+from nas.stop import StopFlag
 from supernet.errors import RunFailed, SettingError, UserError
 from tiny_runs import ROOT, environment
 
