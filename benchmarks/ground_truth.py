@@ -30,7 +30,8 @@ from nas.optimizers import build_adamw
 from nas.process import choose_machine, run_jobs
 from nas.search_loop import build_state, run_search
 from nas.stop import StopFlag
-from nas.train import TrainState, evaluate, train_step
+from nas.train import evaluate, train_step
+from nas.train_state import TrainState
 
 TABLE = Path(__file__).with_name("ground_truth.csv")
 LAYERS, LETTERS = 4, "sqfi"
@@ -134,7 +135,7 @@ def rank_correlation(config: Config, home: Path, checkpoint: str, truth: dict) -
         restore(state, Path(folder))
     rows = [torch.tensor([LETTERS.index(letter) for letter in pattern]) for pattern in truth]
     gates = [torch.nn.functional.one_hot(row, len(LETTERS)).float() for row in rows]
-    losses = [evaluate(state.net, corpus, "alphas", config, machine, limit=4096, gates=one).loss for one in gates]
+    losses = [evaluate(state.model, corpus, "alphas", config, machine, limit=4096, gates=one).loss for one in gates]
     return float(kendalltau(losses, [loss for _, loss in truth.values()])[0])
 
 

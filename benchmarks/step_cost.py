@@ -18,7 +18,8 @@ from nas.data import load_corpus
 from nas.optimizers import build_adamw
 from nas.process import choose_machine
 from nas.search_loop import arch_step, build_state, weight_step
-from nas.train import TrainState, train_step
+from nas.train import train_step
+from nas.train_state import TrainState
 from supernet.gates import RELAXATIONS
 
 SEVEN = ["self_attention", "dense_synthesizer", "random_synthesizer", "factorized_dense_synthesizer",

@@ -33,9 +33,9 @@ def search_job(config: Config, home: Path, seed: int, later: str = "", *, slot: 
 
 def rung_job(config: Config, arch: Architecture, home: Path, seed: int, step: int, *, slot: int, stop: StopFlag) -> None:
     """The first `step` steps of one training, in this process."""
-    train_to_rung(arch, config, home, seed, step, slot=slot, stop=stop)
+    train_to_rung(arch, config, home, seed, step, machine=choose_machine(config.run), slot=slot, stop=stop)
 
 
 def retrain_job(config: Config, arch: Architecture, home: Path, seed: int, *, slot: int, stop: StopFlag) -> None:
     """One training, in this process."""
-    train_architecture(arch, config, home, seed, slot=slot, stop=stop)
+    train_architecture(arch, config, home, seed, machine=choose_machine(config.run), slot=slot, stop=stop)

@@ -153,7 +153,7 @@ def _supernet_weights(path: Path, modified: int, labels: tuple[str, ...]) -> lis
     import torch  # only a checkpoint needs it
 
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["net"]
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["model"]
     except (RuntimeError, OSError, KeyError, EOFError, ValueError) as error:
         raise NothingToDraw(f"{path.name} cannot be read: {str(error).splitlines()[0]}") from None
     return list(_collect(list(state), lambda name: state[name].float().numpy(), _candidates_of(list(state), labels)))

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 from derive.strict_json import write_json
-from nas.checkpoint import MetricsLog, restore, save_checkpoint
+from nas.checkpoint import MetricsLog, restore
 from nas.config import Config, SearchConfig
 from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
 from nas.live import LiveView, TensorBoardLog
-from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
+from nas.optimizers import build_adamw, learning_rate
 from nas.process import Machine, generator_from, seed_from, versions
 from nas.scoring import write_layouts
 from nas.stop import StopFlag
-from nas.train import batch_loss, evaluate, passes, require_finite
+from nas.train import batch_loss, evaluate, passes
+from nas.train_state import NotFinite, TrainState, go_back, save_state
 from nas.verdict import judge
 from supernet.gates import (
     RELAXATIONS,
@@ -42,34 +44,25 @@ DRAWS = 2  # gates over which the supernet's held-out loss is averaged
 
 
 @dataclass
-class SearchState:
-    """All that a search changes, and what a resume needs."""
+class SearchState(TrainState):
+    """All that a search changes, and what a resume needs; `optimizer` is that of the weights."""
 
-    net: Supernet
-    weight_optimizer: torch.optim.Optimizer
-    arch_optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    step: int = 0  # weight steps done
-    bad_steps: int = 0  # steps in a row whose loss was not finite
+    model: Supernet
+    arch_optimizer: torch.optim.Optimizer = dataclasses.field(kw_only=True)
     recorded_steps: list[int] = dataclasses.field(default_factory=list)
     recorded: list[Tensor] = dataclasses.field(default_factory=list)  # probabilities [N, C] of those steps
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Tensors and plain values only, so that it loads with weights_only=True."""
-        return {
-            "step": self.step, "bad_steps": self.bad_steps, "net": self.net.state_dict(),
-            "weight_optimizer": self.weight_optimizer.state_dict(), "arch_optimizer": self.arch_optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(), "candidates": self.net.labels,
+        return super().to_checkpoint() | {
+            "arch_optimizer": self.arch_optimizer.state_dict(), "candidates": self.model.labels,
             "recorded_steps": list(self.recorded_steps), "recorded": torch.stack(self.recorded) if self.recorded else None,
         }  # fmt: skip
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from `to_checkpoint`'s value."""
-        self.step, self.bad_steps = saved["step"], saved["bad_steps"]
-        self.net.load_state_dict(saved["net"])
-        self.weight_optimizer.load_state_dict(saved["weight_optimizer"])
+        super().load(saved)
         self.arch_optimizer.load_state_dict(saved["arch_optimizer"])
-        self.scaler.load_state_dict(saved["scaler"])
         self.recorded_steps = list(saved["recorded_steps"])
         self.recorded = list(saved["recorded"]) if saved["recorded"] is not None else []
 
@@ -85,11 +78,9 @@ def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> 
             for candidate in layer.candidates:
                 candidate.compile()
     return SearchState(
-        net=net,
-        weight_optimizer=build_adamw(net, config.search.weight_lr, config.search.weight_decay),
+        net, build_adamw(net, config.search.weight_lr, config.search.weight_decay), machine.scaler(),
         arch_optimizer=torch.optim.Adam([net.alphas], lr=config.search.arch_lr, betas=(0.5, 0.999)),
-        scaler=machine.scaler(),
-    )
+    )  # fmt: skip
 
 
 def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, seed: int, machine: Machine,
@@ -97,63 +88,67 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     """Train a supernet and write `probabilities.json`, `layouts.json`, `metrics.jsonl` and `checkpoint.pt` into `folder`.
 
     Goes on from the folder's checkpoint where there is one. Raises Stopped on a signal after the step in flight, and RunFailed
-    when the loss stays non-finite.
+    when the loss stays non-finite, at a lower learning rate as well.
     """
-    settings = config.search
     state = build_state(config, corpus, machine, seed)
     restore(state, folder)
-    spent, timed_step = 0.0, state.step  # seconds in steps alone since the last line
-    progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
-    live, board = LiveView(folder), TensorBoardLog(folder, config.run.tensorboard, state.step)
-    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
-        while state.step < settings.steps:
-            began = time.perf_counter()
-            numbers = weight_step(state, config, corpus, machine, seed)
-            if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
-                numbers |= arch_step(state, config, corpus, costs, machine, seed)
-            spent += time.perf_counter() - began
-            progress.update()
-            if _due(state.step, config.run.log_every, settings.steps):
-                seconds = spent / (state.step - timed_step)
-                spent, timed_step = 0.0, state.step
-                line = log_line(state, config, corpus, costs, machine, numbers)
-                line["tokens_per_second"] = round(config.data.batch_size * config.data.seq_len / seconds, 1)
-                metrics.write(**line)
-                board.write(line, state.recorded[-1])
-                progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
-            if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
-                save_checkpoint(folder, state.to_checkpoint())
-                write_probabilities(folder, state, costs, config, seed, verdict=None)
-                live.refresh()
-            if stop.signal_number is not None:
-                save_checkpoint(folder, state.to_checkpoint())
-                stop.check()
-    write_layouts(folder, state.net, config, corpus, costs, machine, seed)
+    live = LiveView(folder)
+    while True:
+        progress = tqdm(total=config.search.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
+        board = TensorBoardLog(folder, config.run.tensorboard, state.step)
+        try:
+            with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
+                _steps(state, config, corpus, costs, folder, seed, machine, stop, metrics, progress, live, board)
+            break
+        except NotFinite as failure:
+            state = go_back(state, partial(build_state, config, corpus, machine, seed), folder, failure)
+    write_layouts(folder, state.model, config, corpus, costs, machine, seed)
     verdict = judge(state, config, corpus, machine, seed, folder / "metrics.jsonl")
     write_probabilities(folder, state, costs, config, seed, verdict=verdict)
 
 
+def _steps(state: SearchState, config: Config, corpus: Corpus, costs: CostTable, folder: Path, seed: int, machine: Machine,
+           stop: StopFlag, metrics: MetricsLog, progress: tqdm, live: LiveView, board: TensorBoardLog) -> None:  # fmt: skip
+    settings = config.search
+    spent, timed_step = 0.0, state.step  # seconds in steps alone since the last line
+    while state.step < settings.steps:
+        began = time.perf_counter()
+        numbers = weight_step(state, config, corpus, machine, seed)
+        if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
+            numbers |= arch_step(state, config, corpus, costs, machine, seed)
+        spent += time.perf_counter() - began
+        progress.update()
+        if _due(state.step, config.run.log_every, settings.steps):
+            seconds = spent / (state.step - timed_step)
+            spent, timed_step = 0.0, state.step
+            line = log_line(state, config, corpus, costs, machine, numbers)
+            line["tokens_per_second"] = round(config.data.batch_size * config.data.seq_len / seconds, 1)
+            metrics.write(**line)
+            board.write(line, state.recorded[-1])
+            progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
+        if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
+            save_state(state, folder)
+            write_probabilities(folder, state, costs, config, seed, verdict=None)
+            live.refresh()
+        if stop.signal_number is not None:
+            save_state(state, folder)
+            stop.check()
+
+
 def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, float]:
     """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
-    settings, step, net = config.search, state.step, state.net
+    settings, step, net = config.search, state.step, state.model
     gates = weight_gates(net, config, seed, step).detach()
     torch.manual_seed(seed_from(seed, "dropout", step))
     batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
                        seed=seed, step=step, stream="weights")  # fmt: skip
-    set_learning_rate(state.weight_optimizer, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05))
     net.train()
     net.alphas.requires_grad_(False)
-    loss = batch_loss(net, batch, machine, gates)
-    state.weight_optimizer.zero_grad(set_to_none=True)
-    state.scaler.scale(loss).backward()
-    net.alphas.requires_grad_(True)
-    norm = norm_clipped(state.weight_optimizer, state.scaler, settings.clip)
-    value = float(loss.detach())
-    state.bad_steps = require_finite(value, norm, state.bad_steps)
-    if state.bad_steps == 0 or state.scaler.is_enabled():
-        state.scaler.step(state.weight_optimizer)
-    state.scaler.update()
-    state.step += 1
+    try:
+        loss = batch_loss(net, batch, machine, gates)
+        value = state.descend(loss, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip)
+    finally:
+        net.alphas.requires_grad_(True)
     return {"loss": value, "temperature": temperature(settings, step)}
 
 
@@ -197,7 +192,7 @@ def arch_step(
     The gradient is that of the relaxation's gates; for `sampled` it is the score-function estimate over `arch_samples` layouts
     that run forward only, on one batch. The cost term's gradient is exact: expected cost is linear in the probabilities.
     """
-    settings, net, step = config.search, state.net, state.step - 1
+    settings, net, step = config.search, state.model, state.step - 1
     batch = crop_batch(corpus, "alphas", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
                        seed=seed, step=step, stream="alphas")  # fmt: skip
     net.eval()  # no dropout: the alphas weigh blocks, not noise
@@ -241,7 +236,7 @@ def log_line(
     state: SearchState, config: Config, corpus: Corpus, costs: CostTable, machine: Machine, numbers: dict[str, float]
 ) -> dict[str, Any]:
     """One line of metrics.jsonl; held-out figures only at the steps of `evaluate_every` and at the end."""
-    settings, net = config.search, state.net
+    settings, net = config.search, state.model
     with torch.no_grad():
         probabilities = net.probabilities()
         state.recorded_steps.append(state.step)
@@ -288,7 +283,7 @@ def write_probabilities(
 ) -> None:
     """`probabilities.json`: every recorded softmax(alphas), noise-free, with the costs and the verdict."""
     write_json(folder / "probabilities.json", {
-        "candidates": state.net.labels,
+        "candidates": state.model.labels,
         "steps": state.recorded_steps,
         "probabilities": [[[round(p, 7) for p in row] for row in matrix.tolist()] for matrix in state.recorded],
         "cost": {**costs.to_json(), "budget": config.search.budget},

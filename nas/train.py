@@ -3,8 +3,8 @@
 import math
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +15,14 @@ from tqdm import tqdm
 
 from derive import Architecture, build
 from derive.strict_json import dumps_line, write_atomic
-from nas.checkpoint import MetricsLog, restore, save_checkpoint
+from nas.checkpoint import MetricsLog, restore
 from nas.config import Config
 from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
-from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
-from nas.process import Machine, choose_machine, seed_from
+from nas.optimizers import build_adamw, learning_rate
+from nas.process import Machine, seed_from
 from nas.stop import StopFlag
-from supernet.errors import RunFailed, UserError
-
-MOST_BAD_STEPS = 20  # non-finite losses in a row after which a run is given up
+from nas.train_state import NotFinite, TrainState, go_back, save_state
+from supernet.errors import UserError
 
 
 def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -43,18 +42,6 @@ def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Te
     with machine.autocast():
         logits = model(inputs, *gates, **({"skip_zeros": True} if skip_zeros else {}))
     return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-
-
-def require_finite(loss: float, norm: Tensor, bad_steps: int) -> int:
-    """Non-finite steps in a row, this one included (0 when it is fine); RunFailed after MOST_BAD_STEPS of them."""
-    if math.isfinite(loss) and bool(torch.isfinite(norm)):
-        return 0
-    if bad_steps + 1 >= MOST_BAD_STEPS:
-        raise RunFailed(
-            f"the loss or its gradient was not finite in {MOST_BAD_STEPS} steps in a row (last loss {loss}); the last good "
-            "checkpoint is kept; lower the learning rate"
-        )
-    return bad_steps + 1
 
 
 @dataclass(frozen=True)
@@ -98,7 +85,7 @@ def model_seed(seed: int) -> int:
 
 
 def train_architecture(
-    arch: Architecture, config: Config, folder: Path, seed: int, *, slot: int = 0, stop: StopFlag, machine: Machine | None = None
+    arch: Architecture, config: Config, folder: Path, seed: int, *, machine: Machine, stop: StopFlag, slot: int = 0
 ) -> None:
     """Train from scratch into `folder`: `architecture.json`, `metrics.jsonl`, `model.safetensors`, `result.json`.
 
@@ -111,10 +98,8 @@ def train_architecture(
             raise UserError(f"{folder}: holds the training of another layout of the name {arch.name!r}, {trained.pattern}; give another "
                             "run.dir, or another name in the file")  # fmt: skip
         return
-    machine = machine or choose_machine(config.run)
     corpus = load_corpus(config.data)
-    state = start_training(arch, config, folder, seed, machine)
-    _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot, until=config.retrain.steps)
+    state = _train(arch, config, corpus, folder, seed, machine, stop, slot, until=config.retrain.steps)
     save_weights(state.model, folder / "model.safetensors")
     final = evaluate(state.model, corpus, "held_out", config, machine, limit=config.retrain.final_tokens)
     write_result(folder, final, state.step, corpus)
@@ -123,84 +108,68 @@ def train_architecture(
 
 
 def train_to_rung(
-    arch: Architecture, config: Config, folder: Path, seed: int, step: int, *, slot: int = 0, stop: StopFlag
+    arch: Architecture, config: Config, folder: Path, seed: int, step: int, *, machine: Machine, stop: StopFlag, slot: int = 0
 ) -> None:
     """Train up to `step`, leave a checkpoint to go on from and `rung-STEP.json` with the loss on the `alphas` part."""
-    machine = choose_machine(config.run)
     corpus = load_corpus(config.data)
-    state = start_training(arch, config, folder, seed, machine)
-    _train(state, arch.name, config, corpus, folder, seed, machine, stop, slot, until=step)
-    save_checkpoint(folder, state.to_checkpoint())
+    state = _train(arch, config, corpus, folder, seed, machine, stop, slot, until=step)
+    save_state(state, folder)
     reached = evaluate(state.model, corpus, "alphas", config, machine, limit=config.retrain.rung_tokens)
     line = {"step": step, "loss": reached.loss, "standard_error": reached.standard_error}
     write_atomic(folder / f"rung-{step}.json", dumps_line(line).encode("utf-8"))
 
 
-def start_training(arch: Architecture, config: Config, folder: Path, seed: int, machine: Machine) -> "TrainState":
-    """A new network and optimizer, or those of the folder's checkpoint; writes `architecture.json`."""
+def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine, stop: StopFlag,
+           slot: int, *, until: int) -> TrainState:  # fmt: skip
+    """Train up to step `until`, from the folder's checkpoint where there is one; writes `architecture.json` and the metrics."""
     folder.mkdir(parents=True, exist_ok=True)
     arch.save(folder / "architecture.json")
+    state = build_training(arch, config, seed, machine)
+    restore(state, folder)
+    while True:
+        progress = tqdm(total=until, initial=state.step, desc=f"{arch.name} seed {seed}", position=slot, mininterval=1.0)
+        try:
+            with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
+                _steps(state, config, corpus, folder, seed, machine, stop, metrics, progress, until=until)
+            return state
+        except NotFinite as failure:
+            state = go_back(state, partial(build_training, arch, config, seed, machine), folder, failure)
+
+
+def build_training(arch: Architecture, config: Config, seed: int, machine: Machine) -> TrainState:
+    """A new network and its optimizer."""
     torch.manual_seed(model_seed(seed))
     model = build(arch).to(machine.device)
     if config.run.compile:
         for layer in model.layers:
             layer.compile()
-    state = TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
-    restore(state, folder)
-    return state
+    return TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
 
 
-@dataclass
-class TrainState:
-    """All that a training changes, and what a resume needs."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
-    step: int = 0
-    bad_steps: int = 0
-
-    def to_checkpoint(self) -> dict[str, Any]:
-        """Tensors and plain values only, so that it loads with weights_only=True."""
-        return {
-            "step": self.step, "bad_steps": self.bad_steps, "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
-        }  # fmt: skip
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Continue from `to_checkpoint`'s value."""
-        self.step, self.bad_steps = saved["step"], saved["bad_steps"]
-        self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.scaler.load_state_dict(saved["scaler"])
-
-
-def _train(state: TrainState, name: str, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine,
-           stop: StopFlag, slot: int, *, until: int) -> None:  # fmt: skip
+def _steps(state: TrainState, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine, stop: StopFlag,
+           metrics: MetricsLog, progress: tqdm, *, until: int) -> None:  # fmt: skip
     settings = config.retrain
-    progress = tqdm(total=until, initial=state.step, desc=f"{name} seed {seed}", position=slot, mininterval=1.0)
     spent, timed_step = 0.0, state.step  # seconds in steps alone since the last line
-    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
-        while state.step < until:
-            began = time.perf_counter()
-            loss = train_step(state, config, corpus, machine, seed)
-            spent += time.perf_counter() - began
-            progress.update()
-            last = state.step == settings.steps
-            if state.step == 1 or last or state.step % config.run.log_every == 0:
-                speed = config.data.batch_size * config.data.seq_len * (state.step - timed_step) / spent
-                spent, timed_step = 0.0, state.step
-                held_out = None
-                if last or passes(state.step, settings.evaluate_every, config.run.log_every):
-                    held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
-                metrics.write(step=state.step, phase="retrain", loss=loss, held_out_loss=held_out,
-                              tokens_per_second=round(speed, 1))  # fmt: skip
-                progress.set_postfix(loss=loss, refresh=False)
-            if state.step % config.run.checkpoint_every == 0 and not last:
-                save_checkpoint(folder, state.to_checkpoint())
-            if stop.signal_number is not None:
-                save_checkpoint(folder, state.to_checkpoint())
-                stop.check()
+    while state.step < until:
+        began = time.perf_counter()
+        loss = train_step(state, config, corpus, machine, seed)
+        spent += time.perf_counter() - began
+        progress.update()
+        last = state.step == settings.steps
+        if state.step == 1 or last or state.step % config.run.log_every == 0:
+            speed = config.data.batch_size * config.data.seq_len * (state.step - timed_step) / spent
+            spent, timed_step = 0.0, state.step
+            held_out = None
+            if last or passes(state.step, settings.evaluate_every, config.run.log_every):
+                held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
+            metrics.write(step=state.step, phase="retrain", loss=loss, held_out_loss=held_out,
+                          tokens_per_second=round(speed, 1))  # fmt: skip
+            progress.set_postfix(loss=loss, refresh=False)
+        if state.step % config.run.checkpoint_every == 0 and not last:
+            save_state(state, folder)
+        if stop.signal_number is not None:
+            save_state(state, folder)
+            stop.check()
 
 
 def passes(step: int, every: int, log_every: int) -> bool:
@@ -214,18 +183,8 @@ def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machi
     torch.manual_seed(seed_from(seed, "retrain", "dropout", step))
     batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
                        seed=seed, step=step, stream="retrain")  # fmt: skip
-    set_learning_rate(state.optimizer, settings.lr * learning_rate(step, settings.steps))
     loss = batch_loss(state.model, batch, machine)
-    state.optimizer.zero_grad(set_to_none=True)
-    state.scaler.scale(loss).backward()
-    norm = norm_clipped(state.optimizer, state.scaler, settings.clip)
-    value = float(loss.detach())
-    state.bad_steps = require_finite(value, norm, state.bad_steps)
-    if state.bad_steps == 0 or state.scaler.is_enabled():
-        state.scaler.step(state.optimizer)
-    state.scaler.update()
-    state.step += 1
-    return value
+    return state.descend(loss, settings.lr * learning_rate(step, settings.steps), settings.clip)
 
 
 def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) -> None:

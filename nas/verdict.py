@@ -28,8 +28,8 @@ def judge(state: Any, config: Config, corpus: Corpus, machine: Machine, seed: in
     """The verdict of a finished search: {"converged", "reasons", "figures"}."""
     after = [index for index, step in enumerate(state.recorded_steps) if step > config.search.warmup_steps]
     history = torch.stack([state.recorded[index] for index in after]).numpy()
-    figures = read_history(history, [candidate.block for candidate in state.net.candidates])
-    figures |= measure_signal(state.net, config, corpus, machine, seed)
+    figures = read_history(history, [candidate.block for candidate in state.model.candidates])
+    figures |= measure_signal(state.model, config, corpus, machine, seed)
     figures["gap"] = _last_gap(metrics)
     updates = (config.search.steps - config.search.warmup_steps) // config.search.arch_every
     figures["most_movement"] = updates * config.search.arch_lr

@@ -191,4 +191,4 @@ def add_checkpoint(folder: Path, layers: int, candidates: int) -> None:
     torch.manual_seed(0)
     sizes = {**SETTINGS.to_mapping(), "d_model": 32, "d_inner": 48, "max_len": 64, "vocab_size": 31}
     net = Supernet({**sizes, "task": "causal_lm", "layers": layers}, labels(candidates))
-    torch.save({"step": 1, "net": net.state_dict(), "candidates": net.labels}, folder / "checkpoint.pt")
+    torch.save({"step": 1, "model": net.state_dict(), "candidates": net.labels}, folder / "checkpoint.pt")

@@ -76,14 +76,14 @@ def machine(config: Config, folder: Path) -> Any:
 
 def initial_weights(config: Config, folder: Path) -> Any:
     state = build_state(config, load_corpus(config.data), CPU, config.run.seed)
-    return [value.tolist() for value in state.net.state_dict().values()]
+    return [value.tolist() for value in state.model.state_dict().values()]
 
 
 def compiled(config: Config, folder: Path) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, on importing its compiler
         state = build_state(config, load_corpus(config.data), CPU, 0)
-    return [candidate._compiled_call_impl is not None for layer in state.net.layers for candidate in layer.candidates]
+    return [candidate._compiled_call_impl is not None for layer in state.model.layers for candidate in layer.candidates]
 
 
 def opened(config: Config, folder: Path) -> Any:

@@ -10,7 +10,7 @@ from tiny_runs import bench
 
 
 def test_every_parameter_but_the_alphas_is_in_one_group() -> None:
-    net = bench().state.net
+    net = bench().state.model
     groups = build_adamw(net, 0.1, 0.25).param_groups
     held = [id(parameter) for group in groups for parameter in group["params"]]
     assert sorted(held) == sorted(id(parameter) for parameter in net.weight_parameters())
@@ -42,7 +42,7 @@ def test_clipping_scales_its_own_parameters_together() -> None:
 
 
 def test_every_group_gets_the_rate_and_maps_of_logits_ten_times_it() -> None:
-    net = bench().state.net
+    net = bench().state.model
     optimizer = build_adamw(net, 0.1, 0.25)
     set_learning_rate(optimizer, 0.007)
     rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}

@@ -283,7 +283,7 @@ def test_weights_of_the_checkpoint_are_shown_by_kind_and_layer(tmp_path):
     panels = [axes for axes in draw(run, "synthesizers").axes if axes.axison]
     names = [axes.get_title(loc="left").split(",")[0].split("  ")[1] for axes in panels]
     assert names == ["self_attention", "dense_synthesizer", "random_synthesizer", "fixed_random_synthesizer"]
-    state = torch.load(folder / "checkpoint.pt", weights_only=True)["net"]
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)["model"]
     place = run.candidates.index("random_synthesizer")
     weights = state[f"layers.1.candidates.{place}.block.logits.map"].numpy()
     edges = panels[2].patches[1].get_data().edges

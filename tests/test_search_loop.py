@@ -28,16 +28,16 @@ def warm(made: Bench) -> Bench:
     for _ in range(3):
         weight_step(made.state, made.config, made.corpus, CPU, 0)
     with torch.no_grad():
-        made.state.net.alphas.copy_(torch.randn(made.state.net.alphas.shape, generator=torch.Generator().manual_seed(1)))
+        made.state.model.alphas.copy_(torch.randn(made.state.model.alphas.shape, generator=torch.Generator().manual_seed(1)))
     return made
 
 
 def snapshot(made: Bench) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in made.state.net.named_parameters()}
+    return {name: value.detach().clone() for name, value in made.state.model.named_parameters()}
 
 
 def changed(made: Bench, before: dict[str, torch.Tensor]) -> set[str]:
-    return {name for name, value in made.state.net.named_parameters() if not torch.equal(value, before[name])}
+    return {name for name, value in made.state.model.named_parameters() if not torch.equal(value, before[name])}
 
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
@@ -47,26 +47,26 @@ def test_weight_step_leaves_the_alphas_bit_identical(relaxation: str) -> None:
     weight_step(made.state, made.config, made.corpus, CPU, 0)
     found = changed(made, before)
     assert "alphas" not in found and "embedding.weight" in " ".join(found)
-    assert made.state.net.alphas.grad is None and made.state.net.alphas.requires_grad
+    assert made.state.model.alphas.grad is None and made.state.model.alphas.requires_grad
 
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 def test_arch_step_changes_every_alpha_and_nothing_else(relaxation: str) -> None:
     made = warm(bench(search__relaxation=relaxation, model__dropout=0.1))
-    before, moments = snapshot(made), str(made.state.weight_optimizer.state_dict())
+    before, moments = snapshot(made), str(made.state.optimizer.state_dict())
     arch_step(made.state, made.config, made.corpus, made.costs, CPU, 0)
     assert changed(made, before) == {"alphas"}
-    assert str(made.state.weight_optimizer.state_dict()) == moments
-    rows = (made.state.net.alphas.detach() != before["alphas"]).any(dim=1)
+    assert str(made.state.optimizer.state_dict()) == moments
+    rows = (made.state.model.alphas.detach() != before["alphas"]).any(dim=1)
     assert rows.all()  # every layer learns
 
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 def test_arch_step_leaves_the_weights_gradients_alone(relaxation: str) -> None:
     made = warm(bench(search__relaxation=relaxation))
-    gradients = [None if p.grad is None else p.grad.clone() for p in made.state.net.weight_parameters()]
+    gradients = [None if p.grad is None else p.grad.clone() for p in made.state.model.weight_parameters()]
     arch_step(made.state, made.config, made.corpus, made.costs, CPU, 0)
-    for parameter, before in zip(made.state.net.weight_parameters(), gradients):
+    for parameter, before in zip(made.state.model.weight_parameters(), gradients):
         assert (parameter.grad is None) == (before is None)
         assert before is None or torch.equal(parameter.grad, before)
 
@@ -87,7 +87,7 @@ def test_sampled_weight_step_runs_and_updates_one_candidate_a_layer(step: int) -
     made = warm(bench(search__relaxation="sampled", search__blocks=blocks, model__layers=3))
     made.state.step = step
     ran: list[tuple[int, int]] = []
-    for number, layer in enumerate(made.state.net.layers):
+    for number, layer in enumerate(made.state.model.layers):
         for index, candidate in enumerate(layer.candidates):
             candidate.register_forward_hook(lambda *_, at=(number, index): ran.append(at))
     before = snapshot(made)
@@ -99,15 +99,15 @@ def test_sampled_weight_step_runs_and_updates_one_candidate_a_layer(step: int) -
 def test_warm_up_of_sampled_begins_with_the_mixture() -> None:
     made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=20, search__mixture=0.3)
     for step in range(6):
-        assert torch.equal(weight_gates(made.state.net, made.config, 0, step), torch.full((5, 4), 0.25))
-    assert weight_gates(made.state.net, made.config, 0, 6).ndim == 3
+        assert torch.equal(weight_gates(made.state.model, made.config, 0, step), torch.full((5, 4), 0.25))
+    assert weight_gates(made.state.model, made.config, 0, 6).ndim == 3
 
 
 @pytest.mark.parametrize("rows, groups", [(3, 3), (4, 4), (9, 4)])
 def test_warm_up_of_sampled_is_fair(rows: int, groups: int) -> None:
     made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=30, search__mixture=0.0,
                  data__batch_size=rows)  # fmt: skip
-    gates = torch.stack([weight_gates(made.state.net, made.config, 0, step) for step in range(30)])
+    gates = torch.stack([weight_gates(made.state.model, made.config, 0, step) for step in range(30)])
     assert gates.shape == (30, groups, 5, 4) and torch.equal(gates.sum(-1), torch.ones(30, groups, 5))
     assert gates.sum(dim=1).max() == 1  # within a step every candidate of a layer has at most one group
     assert ((gates.sum(dim=(0, 1)) / 30 - groups / 4).abs() < 0.2).all()  # and over the steps its share
@@ -125,8 +125,8 @@ def test_after_the_warm_up_layouts_follow_the_probabilities() -> None:
     made = bench(search__relaxation="sampled")
     wanted = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]])
     with torch.no_grad():
-        made.state.net.alphas.copy_(wanted.log())
-    drawn = torch.stack([weight_gates(made.state.net, made.config, 0, step) for step in range(8, 3008)]).mean(dim=0)
+        made.state.model.alphas.copy_(wanted.log())
+    drawn = torch.stack([weight_gates(made.state.model, made.config, 0, step) for step in range(8, 3008)]).mean(dim=0)
     assert torch.allclose(drawn, wanted, atol=0.03)
 
 
@@ -160,9 +160,9 @@ def test_the_two_gradients_are_clipped_apart() -> None:
     for made in (plain, heavy):
         arch_step(made.state, made.config, made.corpus, made.costs, CPU, 0)
         with torch.no_grad():
-            made.state.net.alphas.zero_()
+            made.state.model.alphas.zero_()
         weight_step(made.state, made.config, made.corpus, CPU, 0)
-    for one, other in zip(plain.state.net.weight_parameters(), heavy.state.net.weight_parameters()):
+    for one, other in zip(plain.state.model.weight_parameters(), heavy.state.model.weight_parameters()):
         assert torch.equal(one, other)
 
 
@@ -172,7 +172,7 @@ def test_the_alphas_gradient_is_clipped_to_its_own_norm(monkeypatch: pytest.Monk
     step = made.state.arch_optimizer.step
 
     def recording() -> None:
-        norms.append(float(made.state.net.alphas.grad.norm()))
+        norms.append(float(made.state.model.alphas.grad.norm()))
         step()
 
     monkeypatch.setattr(made.state.arch_optimizer, "step", recording)
@@ -241,7 +241,7 @@ def test_probabilities_file_is_as_the_contract_has_it(tmp_path: Path) -> None:
     assert set(content["candidates"]) <= set(content["cost"]["candidates"]) and content["seed"] == 0
     assert isinstance(content["verdict"]["converged"], bool) and content["verdict"]["reasons"]
     with torch.no_grad():
-        alphas = final_state(tmp_path, tiny())["net"]["alphas"]
+        alphas = final_state(tmp_path, tiny())["model"]["alphas"]
     assert np.allclose(table[-1], torch.softmax(alphas, -1), atol=1e-6)
 
 
@@ -288,18 +288,18 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_keeps_the_last_good_check
     with pytest.raises(RunFailed, match="not finite.*lower the learning rate"):
         search_in(tmp_path, config)
     assert (tmp_path / "checkpoint.pt").read_bytes() == kept
-    assert all(torch.isfinite(value).all() for value in torch.load(tmp_path / "checkpoint.pt")["net"].values())
+    assert all(torch.isfinite(value).all() for value in torch.load(tmp_path / "checkpoint.pt")["model"].values())
 
 
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     made = warm(bench(search__relaxation="softmax"))
     with torch.no_grad():
-        made.state.net.embedding.weight[:, 0] = math.inf
+        made.state.model.embedding.weight[:, 0] = math.inf
     before = snapshot(made)
     weight_step(made.state, made.config, made.corpus, CPU, 0)
     assert changed(made, before) == set() and made.state.bad_steps == 1 and made.state.step == 4
     arch_step(made.state, made.config, made.corpus, made.costs, CPU, 0)
-    assert torch.equal(made.state.net.alphas, before["alphas"])
+    assert torch.equal(made.state.model.alphas, before["alphas"])
 
 
 def test_searches_learn(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from derive import Architecture, build
 from nas.config import Config
 from nas.data import Corpus, evaluation_batches, load_corpus
 from nas.stop import StopFlag, Stopped
-from nas.train import evaluate, load_weights, require_finite, save_weights, train_architecture
+from nas.train import evaluate, load_weights, save_weights, train_architecture
+from nas.train_state import require_finite
 from supernet.errors import RunFailed, UserError
 from tiny_runs import CPU, StopAt, assert_equal, tiny
 

@@ -75,16 +75,16 @@ def test_the_signal_is_against_uniform_layouts_on_the_alphas_text() -> None:
         weight_step(made.state, made.config, made.corpus, CPU, 0)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(0)
-        for layer in made.state.net.layers:
+        for layer in made.state.model.layers:
             for parameter in layer.candidates[2].parameters():
                 parameter.normal_(0, 3, generator=generator)
-        made.state.net.alphas[:, 0] = 3
-    good = measure_signal(made.state.net, made.config, made.corpus, CPU, 0)
+        made.state.model.alphas[:, 0] = 3
+    good = measure_signal(made.state.model, made.config, made.corpus, CPU, 0)
     assert good["advantage"] > 0.3 and good["signal"] > 5
     with torch.no_grad():
-        made.state.net.alphas[:, 0] = 0
-        made.state.net.alphas[:, 2] = 3
-    bad = measure_signal(made.state.net, made.config, made.corpus, CPU, 0)
+        made.state.model.alphas[:, 0] = 0
+        made.state.model.alphas[:, 2] = 3
+    bad = measure_signal(made.state.model, made.config, made.corpus, CPU, 0)
     assert bad["advantage"] < 0 and bad["signal"] < 0
 
 
@@ -92,11 +92,11 @@ def test_no_candidate_matters_no_signal() -> None:
     """Identical weights of two equal blocks: nothing to choose, so no signal."""
     made = bench(search__blocks=["feed_forward", "feed_forward[d_inner=11]"])
     with torch.no_grad():
-        for layer in made.state.net.layers:
+        for layer in made.state.model.layers:
             for candidate in layer.candidates:
                 for parameter in candidate.parameters():
                     parameter.zero_()
-        made.state.net.alphas[:, 0] = 2
-    figures = measure_signal(made.state.net, made.config, made.corpus, CPU, 0)
+        made.state.model.alphas[:, 0] = 2
+    figures = measure_signal(made.state.model, made.config, made.corpus, CPU, 0)
     assert figures["advantage"] == pytest.approx(0, abs=1e-6)
     assert not verdict_of({**GOOD, **figures})["converged"]

@@ -1,0 +1,99 @@
+"""A network with its optimizer: one step of its weights, what a resume needs, and the way back from a loss that is not finite."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from nas.checkpoint import CURRENT, restore, save_checkpoint, warn
+from nas.optimizers import norm_clipped, set_learning_rate
+from supernet.errors import RunFailed
+
+MOST_BAD_STEPS = 20  # non-finite losses in a row after which the weights are given up
+SLOWER = 0.3  # of the learning rate, once the weights have been given up
+
+
+class NotFinite(RunFailed):
+    """The loss or its gradient was not finite in MOST_BAD_STEPS steps in a row."""
+
+
+@dataclass
+class TrainState:
+    """All that a training changes, and what a resume needs."""
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    step: int = 0  # weight steps done
+    bad_steps: int = 0  # steps in a row whose loss was not finite
+    slowed: float = 1.0  # factor of the learning rate: SLOWER after a way back
+
+    def to_checkpoint(self) -> dict[str, Any]:
+        """Tensors and plain values only, so that it loads with weights_only=True."""
+        return {
+            "step": self.step, "bad_steps": self.bad_steps, "slowed": self.slowed, "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
+        }  # fmt: skip
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from `to_checkpoint`'s value."""
+        self.step, self.bad_steps, self.slowed = saved["step"], saved["bad_steps"], saved["slowed"]
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        self.scaler.load_state_dict(saved["scaler"])
+
+    def descend(self, loss: Tensor, lr: float, clip: float) -> float:
+        """One optimizer step down a loss; returns its value. A loss or gradient that is not finite changes nothing and is counted.
+
+        Raises NotFinite after MOST_BAD_STEPS of them in a row.
+        """
+        set_learning_rate(self.optimizer, lr * self.slowed)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.scaler.scale(loss).backward()
+        norm = norm_clipped(self.optimizer, self.scaler, clip)
+        value = float(loss.detach())
+        self.bad_steps = require_finite(value, norm, self.bad_steps)
+        if self.bad_steps == 0 or self.scaler.is_enabled():
+            self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.step += 1
+        return value
+
+
+State = TypeVar("State", bound=TrainState)
+
+
+def require_finite(loss: float, norm: Tensor, bad_steps: int) -> int:
+    """Non-finite steps in a row, this one included (0 when it is fine); NotFinite at MOST_BAD_STEPS of them."""
+    if math.isfinite(loss) and bool(torch.isfinite(norm)):
+        return 0
+    if bad_steps + 1 >= MOST_BAD_STEPS:
+        raise NotFinite(
+            f"the loss or its gradient was not finite in {MOST_BAD_STEPS} steps in a row (last loss {loss}); the last good "
+            "checkpoint is kept; lower the learning rate"
+        )
+    return bad_steps + 1
+
+
+def save_state(state: TrainState, folder: Path) -> None:
+    """Write the folder's checkpoint; not within a row of bad steps where there is a good one to go back to."""
+    if state.bad_steps == 0 or not (folder / CURRENT).exists():
+        save_checkpoint(folder, state.to_checkpoint())
+
+
+def go_back(state: State, build: Callable[[], State], folder: Path, failure: NotFinite) -> State:
+    """A new state at the last good checkpoint (at the start where there is none) with SLOWER of the learning rate.
+
+    Once in a training: raises `failure` when its rate has been lowered before.
+    """
+    if state.slowed < 1:
+        raise failure
+    earlier = build()
+    restore(earlier, folder)
+    earlier.slowed = SLOWER
+    warn(f"the loss was not finite in {MOST_BAD_STEPS} steps in a row: back to step {earlier.step} with {SLOWER} of the learning rate")
+    return earlier
