@@ -151,27 +151,38 @@ def parse(name: str, arguments: list[str]):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command and leave with the contract's exit code."""
+    """Run one command, under torchrun in several processes, and leave with the contract's exit code."""
     from nas.exit_codes import exit_codes
     from nas.stop import StopFlag
-    from supernet.errors import UserError, did_you_mean
 
     sys.stdout = sys.stdout or open(os.devnull, "w")  # None where it was closed before the start
     sys.stderr = sys.stderr or open(os.devnull, "w")
     with exit_codes():
         stop = StopFlag().install()
         arguments = sys.argv[1:] if arguments is None else arguments
-        if arguments and arguments[0] in ("-h", "--help"):
-            print(usage())
-            return
-        if not arguments or arguments[0].startswith("-"):
-            arguments = ["run", *arguments]
-        name, *rest = arguments
-        if name not in COMMANDS:
-            raise UserError(f"{name}: unknown command{did_you_mean(name, COMMANDS)}")
-        config, namespace = parse(name, rest)
-        if config is not None:
-            COMMANDS[name].call(config, namespace, stop)
+        if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            from nas.distributed import work_together
+
+            work_together(lambda: execute(arguments, stop), stop)
+        else:
+            execute(arguments, stop)
+
+
+def execute(arguments: list[str], stop) -> None:
+    """Run one command."""
+    from supernet.errors import UserError, did_you_mean
+
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(usage())
+        return
+    if not arguments or arguments[0].startswith("-"):
+        arguments = ["run", *arguments]
+    name, *rest = arguments
+    if name not in COMMANDS:
+        raise UserError(f"{name}: unknown command{did_you_mean(name, COMMANDS)}")
+    config, namespace = parse(name, rest)
+    if config is not None:
+        COMMANDS[name].call(config, namespace, stop)
 
 
 if __name__ == "__main__":

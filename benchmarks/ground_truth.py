@@ -27,7 +27,8 @@ from nas.costs_table import build_costs
 from nas.data import load_corpus
 from nas.jobs import retrain_job
 from nas.optimizers import build_adamw
-from nas.process import choose_machine, run_jobs
+from nas.machine import choose_machine
+from nas.process import run_jobs
 from nas.search_loop import build_state, run_search
 from nas.stop import StopFlag
 from nas.train import evaluate, train_step

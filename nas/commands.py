@@ -35,7 +35,7 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its vocabulary."""
     from derive import Architecture, build
     from nas.data import load_corpus
-    from nas.process import choose_machine
+    from nas.machine import choose_machine
     from nas.train import evaluate, load_weights
 
     if path.is_dir():
@@ -73,7 +73,7 @@ def print_latency(config: Config) -> None:
     from derive.strict_json import write_json
     from nas.data import load_corpus
     from nas.latency import measure_candidates
-    from nas.process import choose_machine
+    from nas.machine import choose_machine
 
     config.check()
     folder = None if config.run.dir is None else Path(config.run.dir)

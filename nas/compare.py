@@ -14,7 +14,7 @@ from derive.strict_json import read_json, write_atomic, write_json
 from nas.config import Config
 from nas.data import Corpus
 from nas.latency import measure_model
-from nas.process import Machine
+from nas.machine import Machine
 from nas.train import load_weights
 from supernet.errors import RunFailed
 

@@ -36,6 +36,8 @@ class RunConfig:
     """refuse operations whose result depends on timing"""
     workers: int = 0
     """processes for searches and retrainings that do not depend on each other; 0: one a core on a CPU, one on a GPU"""
+    shard: bool = False
+    """under torchrun: share the weights out among the processes (FSDP2) in place of a copy in each"""
     tensorboard: bool = False
     """also write the search's scalars and heat map for TensorBoard (extra: par-search[tensorboard])"""
     log_every: int = 20

@@ -107,19 +107,21 @@ def load_corpus(data: DataSettings) -> Corpus:
 
 
 def crop_batch(
-    corpus: Corpus, part: str, *, seq_len: int, batch_size: int, seed: int, step: int, stream: str
+    corpus: Corpus, part: str, *, seq_len: int, batch_size: int, seed: int, step: int, stream: str, share: tuple[int, int] = (0, 1)
 ) -> np.ndarray:
     """Random crops of a part, [batch_size, seq_len + 1] int64: inputs and, one on, targets.
 
-    The same (seed, stream, step) gives the same crops in any process, so a resumed run needs no loader state. ValueError
-    where the part is shorter than seq_len + 1.
+    The same (seed, stream, step) gives the same crops in any process, so a resumed run needs no loader state. With a share (r, K)
+    they are the rows r, r + K, ... of a batch K times as large: K processes read it together. ValueError where the part is shorter
+    than seq_len + 1.
     """
+    rank, world = share
     tokens = corpus.part(part)
     if len(tokens) <= seq_len:
         raise ValueError(f"part {part} has {len(tokens)} tokens, fewer than seq_len + 1 = {seq_len + 1}")
     digest = hashlib.blake2b(f"{seed}/{stream}/{step}".encode(), digest_size=16).digest()
     generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
-    starts = generator.integers(0, len(tokens) - seq_len, size=(batch_size, 1))  # [B, 1]
+    starts = generator.integers(0, len(tokens) - seq_len, size=(batch_size * world, 1))[rank::world]  # [B, 1]
     return tokens[starts + np.arange(seq_len + 1)].astype(np.int64)
 
 

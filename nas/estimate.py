@@ -7,7 +7,8 @@ from nas.config import Config
 from nas.data import Corpus
 from nas.halving import KEEP
 from nas.optimizers import build_adamw
-from nas.process import Machine, count_workers
+from nas.machine import Machine
+from nas.process import count_workers
 from nas.train import train_step
 from nas.train_state import TrainState
 

@@ -8,7 +8,7 @@ from torch.utils.benchmark import Timer
 
 from nas.config import Config
 from nas.costs_table import BASELINE
-from nas.process import Machine
+from nas.machine import Machine
 from supernet.attention import Relative
 from supernet.backbone import sinusoids
 from supernet.blocks import parse_candidate

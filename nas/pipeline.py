@@ -23,7 +23,8 @@ from nas.latency import measure_candidates
 from nas.memory import check_search_memory, check_training_memory
 from nas.plots import draw_all
 from nas.preflight import check_derivable, check_run, from_search
-from nas.process import Machine, choose_machine, count_workers, run_jobs
+from nas.machine import Machine, choose_machine
+from nas.process import count_workers, run_jobs
 from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder
 from nas.stop import StopFlag

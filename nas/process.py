@@ -1,4 +1,4 @@
-"""What a process owes its surroundings: device and precision chosen once, signals, seeds, jobs side by side."""
+"""What a process owes its surroundings: seeds, versions, and jobs side by side."""
 
 import contextlib
 import hashlib
@@ -8,7 +8,6 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,42 +17,11 @@ import torch
 from torch import multiprocessing
 
 from nas.config import RunConfig
+from nas.distributed import hand_out, processes
 from nas.exit_codes import outcome
+from nas.machine import Machine
 from nas.stop import SIGNALS, StopFlag, Stopped
-from supernet.errors import RunFailed, SettingError, UserError
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Device, compute dtype and determinism of this process."""
-
-    device: torch.device
-    dtype: torch.dtype
-
-    def autocast(self) -> contextlib.AbstractContextManager:
-        """Mixed precision where the dtype is not fp32."""
-        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
-
-    def scaler(self) -> torch.amp.GradScaler:
-        """A gradient scaler; it does nothing except in fp16."""
-        return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
-
-
-def choose_machine(run: RunConfig) -> Machine:
-    """The device and dtype that `run` asks for; SettingError when the device is not there."""
-    name = run.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or (kind == "cpu" and index):
-        raise SettingError("run.device", f"expected auto, cpu, cuda or cuda:N, got {run.device!r}")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise SettingError("run.device", f"{run.device} asks for a GPU and torch sees none; use cpu")
-    if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
-        raise SettingError("run.device", f"{run.device}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
-    torch.use_deterministic_algorithms(run.deterministic)
-    precision = run.precision if run.precision != "auto" else ("bf16" if kind == "cuda" else "fp32")
-    return Machine(torch.device(name), {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision])
+from supernet.errors import RunFailed, UserError
 
 
 def seed_from(*parts: object) -> int:
@@ -67,6 +35,11 @@ def generator_from(*parts: object) -> torch.Generator:
     return torch.Generator(device="cpu").manual_seed(seed_from(*parts))
 
 
+def own_part(machine: Machine) -> tuple[int, ...]:
+    """What sets a process's seed for its own rows apart from the others'; nothing for the first, so that one alone draws the same."""
+    return (machine.rank,) if machine.rank else ()
+
+
 def versions() -> dict[str, str]:
     """Versions of what a result depends on."""
     packages = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
@@ -77,7 +50,9 @@ def versions() -> dict[str, str]:
 
 
 def count_workers(run: RunConfig, jobs: int) -> int:
-    """Processes to run `jobs` in: `run.workers`, or one a core on a CPU and one on a GPU."""
+    """Processes to run `jobs` in: `run.workers`, or one a core on a CPU and one on a GPU; under torchrun all do one job together."""
+    if processes() > 1:
+        return 1
     on_gpu = run.device.startswith("cuda") or (run.device == "auto" and torch.cuda.is_available())
     wanted = run.workers or (1 if on_gpu else count_cores())
     return max(1, min(wanted, jobs))
@@ -91,11 +66,12 @@ def count_cores() -> int:
 def run_jobs(function: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int, stop: StopFlag) -> None:
     """Call `function(*job, slot=..., stop=...)` for every job, `workers` at a time; results go to files.
 
-    One worker runs here; several are new processes that share the cores and take job after job. Raises Stopped on a signal, and
-    what the first failing job's exit code stands for.
+    One worker runs here, together with the other processes of torchrun where there are any; several are new processes that share
+    the cores and take job after job. Raises Stopped on a signal, and what the first failing job's exit code stands for.
     """
     if workers == 1:
         for job in jobs:
+            hand_out(function, job)
             function(*job, slot=0, stop=stop)
         return
     threads = max(1, count_cores() // workers)

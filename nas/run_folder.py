@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from derive.strict_json import read_json, write_atomic, write_json
+from nas.checkpoint import warn
 from nas.config import Config, load_run_config
+from nas.distributed import processes
 from supernet.errors import SettingError, UserError
 
-# Keys that may differ when a run goes on: they change no number of the result.
-HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every")
+# Keys that may differ when a run goes on: they change no number of the result, on the same device to the bit.
+HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every", "run.device", "run.tensorboard", "run.shard")
+ROWS = "rows_a_step"  # of data.json: data.batch_size times the processes of torchrun
 
 
 def choose_folder(config: Config) -> Path:
@@ -39,18 +42,20 @@ def open_run_folder(config: Config, folder: Path, data: dict[str, Any]) -> TextI
             raise SettingError("run.dir", f"{folder} holds a run; give another folder, or --run.resume true to go on with it")
         if not holds_run and folder.exists() and not all(path.name.startswith(".") for path in folder.iterdir()):
             raise SettingError("run.dir", f"{folder} is not empty and holds no run; give another folder")
+        data = {**data, ROWS: config.data.batch_size * processes()}
+        before = read_json(folder / "data.json") if (folder / "data.json").exists() else None
         if holds_run:
-            _check_same(load_run_config(folder), config, folder)
+            _check_same(load_run_config(folder), config, folder, same_rows=_same_rows(before, data))
         folder.mkdir(parents=True, exist_ok=True)
         lock = _lock(folder)
         _remove_torn_files(folder)
         if not holds_run:
             stored = dataclasses.replace(config, run=dataclasses.replace(config.run, dir=str(config.run.dir or folder)))
             write_atomic(folder / "config.yaml", stored.to_yaml().encode("utf-8"))
-        if (folder / "data.json").exists():
-            _check_same_data(read_json(folder / "data.json"), data)
-        else:
+        if before is None:
             write_json(folder / "data.json", data)
+        else:
+            _check_same_data(before, data)
         return lock
     except OSError as error:
         raise SettingError("run.dir", f"cannot write to {folder}: {error.strerror or error}; give a folder that can be made") from None
@@ -61,13 +66,23 @@ def flat(config: Config) -> dict[str, Any]:
     return {f"{section}.{key}": value for section, keys in dataclasses.asdict(config).items() for key, value in keys.items()}
 
 
-def _check_same(old: Config, new: Config, folder: Path) -> None:
+def _same_rows(before: Any, now: dict[str, Any]) -> bool:
+    """Whether a step takes as many rows as the run's steps did; a warning where it does not."""
+    rows = before.get(ROWS) if isinstance(before, dict) else None
+    if rows is not None and rows != now[ROWS]:
+        warn(f"run.resume: a step took {rows} rows and now takes {now[ROWS]} (data.batch_size times the processes): not the same run any more")
+    return rows == now[ROWS]
+
+
+def _check_same(old: Config, new: Config, folder: Path, same_rows: bool) -> None:
     before, after = flat(old), flat(new)
-    changed = [key for key in before if before[key] != after[key] and key not in HARMLESS]
+    harmless = (*HARMLESS, "data.batch_size") if same_rows else HARMLESS
+    changed = [key for key in before if before[key] != after[key] and key not in harmless]
     if changed:
         shown = ", ".join(f"{key} (was {before[key]!r}, now {after[key]!r})" for key in changed[:5])
         raise UserError(
-            f"run.resume: the run was started with other settings: {shown}; only {', '.join(HARMLESS)} may change "
+            f"run.resume: the run was started with other settings: {shown}; only {', '.join(HARMLESS)} may change, and "
+            f"data.batch_size when with the number of processes it leaves the rows of a step as they were "
             f"(--config {folder / 'config.yaml'} gives the run's own)"
         )
 

@@ -10,7 +10,8 @@ from derive.strict_json import write_json
 from nas.config import Config
 from nas.costs_table import CostTable
 from nas.data import Corpus
-from nas.process import Machine, generator_from
+from nas.machine import Machine
+from nas.process import generator_from
 from nas.train import evaluate
 from supernet.gates import gumbel_noise, sampled_gates
 from supernet.supernet import Supernet

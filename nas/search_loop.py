@@ -5,6 +5,7 @@ Every random choice is a function of (seed, purpose, step), so a resumed run rep
 
 import contextlib
 import dataclasses
+import itertools
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -17,17 +18,20 @@ from torch import Tensor
 from tqdm import tqdm
 
 from derive.strict_json import write_json
-from nas.checkpoint import MetricsLog, restore
+from nas.checkpoint import MetricsLog
 from nas.config import Config, SearchConfig
 from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
 from nas.live import LiveView, TensorBoardLog
 from nas.optimizers import build_adamw, learning_rate
-from nas.process import Machine, generator_from, seed_from, versions
+from nas.distributed import average, require_equal, stop_asked
+from nas.machine import Machine
+from nas.process import generator_from, own_part, seed_from, versions
 from nas.scoring import write_layouts
+from nas.sharding import shard
 from nas.stop import StopFlag
 from nas.train import batch_loss, evaluate, passes
-from nas.train_state import NotFinite, TrainState, go_back, save_state
+from nas.train_state import NotFinite, TrainState, go_back, resume, save_state
 from nas.verdict import judge
 from supernet.gates import (
     RELAXATIONS,
@@ -38,7 +42,7 @@ from supernet.gates import (
     score_function_loss,
     temperature_at,
 )
-from supernet.supernet import Supernet
+from supernet.supernet import Supernet, split_sizes
 
 DRAWS = 2  # gates over which the supernet's held-out loss is averaged
 
@@ -77,6 +81,8 @@ def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> 
         for layer in net.layers:
             for candidate in layer.candidates:
                 candidate.compile()
+    if config.run.shard:
+        shard(net, machine)
     return SearchState(
         net, build_adamw(net, config.search.weight_lr, config.search.weight_decay), machine.scaler(),
         arch_optimizer=torch.optim.Adam([net.alphas], lr=config.search.arch_lr, betas=(0.5, 0.999)),
@@ -91,17 +97,17 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     when the loss stays non-finite, at a lower learning rate as well.
     """
     state = build_state(config, corpus, machine, seed)
-    restore(state, folder)
+    resume(state, folder, machine)
     live = LiveView(folder)
     while True:
         progress = tqdm(total=config.search.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
-        board = TensorBoardLog(folder, config.run.tensorboard, state.step)
+        board = TensorBoardLog(folder, config.run.tensorboard and machine.rank == 0, state.step)
         try:
             with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
                 _steps(state, config, corpus, costs, folder, seed, machine, stop, metrics, progress, live, board)
             break
         except NotFinite as failure:
-            state = go_back(state, partial(build_state, config, corpus, machine, seed), folder, failure)
+            state = go_back(state, partial(build_state, config, corpus, machine, seed), folder, machine, failure)
     write_layouts(folder, state.model, config, corpus, costs, machine, seed)
     verdict = judge(state, config, corpus, machine, seed, folder / "metrics.jsonl")
     write_probabilities(folder, state, costs, config, seed, verdict=verdict)
@@ -122,38 +128,40 @@ def _steps(state: SearchState, config: Config, corpus: Corpus, costs: CostTable,
             seconds = spent / (state.step - timed_step)
             spent, timed_step = 0.0, state.step
             line = log_line(state, config, corpus, costs, machine, numbers)
-            line["tokens_per_second"] = round(config.data.batch_size * config.data.seq_len / seconds, 1)
+            line["tokens_per_second"] = round(machine.world * config.data.batch_size * config.data.seq_len / seconds, 1)
             metrics.write(**line)
             board.write(line, state.recorded[-1])
             progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
         if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
-            save_state(state, folder)
+            save_state(state, folder, machine)
             write_probabilities(folder, state, costs, config, seed, verdict=None)
-            live.refresh()
-        if stop.signal_number is not None:
-            save_state(state, folder)
+            if machine.rank == 0:
+                live.refresh()
+        if stop_asked(machine, stop):
+            save_state(state, folder, machine)
             stop.check()
 
 
 def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, float]:
     """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
     settings, step, net = config.search, state.step, state.model
-    gates = weight_gates(net, config, seed, step).detach()
-    torch.manual_seed(seed_from(seed, "dropout", step))
+    gates = weight_gates(net, config, seed, step, machine.world * config.data.batch_size).detach()
+    rows = own_rows(len(gates), config.data.batch_size, machine) if gates.ndim == 3 else None
+    torch.manual_seed(seed_from(seed, "dropout", step, *own_part(machine)))
     batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
-                       seed=seed, step=step, stream="weights")  # fmt: skip
+                       seed=seed, step=step, stream="weights", share=(machine.rank, machine.world))  # fmt: skip
     net.train()
     net.alphas.requires_grad_(False)
     try:
-        loss = batch_loss(net, batch, machine, gates)
-        value = state.descend(loss, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip)
+        loss = batch_loss(net, batch, machine, gates, rows=rows)
+        value = state.descend(loss, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
     finally:
         net.alphas.requires_grad_(True)
     return {"loss": value, "temperature": temperature(settings, step)}
 
 
-def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
-    """Gates of a weight step: [N, C], or [G, N, C] for G groups of the batch's rows.
+def weight_gates(net: Supernet, config: Config, seed: int, step: int, rows: int) -> Tensor:
+    """Gates of a weight step on so many rows, those of all processes: [N, C], or [G, N, C] for G groups of them.
 
     The relaxation's gates at the alphas. Only in the warm-up of `sampled` every candidate runs: at first at equal gates, which
     leads the shared weights away from a bigram model's loss, then each on its share of the rows, so that all are trained
@@ -164,7 +172,7 @@ def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
     if settings.relaxation == "sampled" and step < settings.warmup_steps:
         if step < settings.mixture * settings.warmup_steps:
             return torch.full((layers, candidates), 1 / candidates)
-        return fair_gates(layers, candidates, min(candidates, config.data.batch_size), generator_from(seed, "fair order", step))
+        return fair_gates(layers, candidates, min(candidates, rows), generator_from(seed, "fair order", step))
     noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
     return relaxed_gates(settings, net.alphas.detach().cpu(), noise, step)
 
@@ -173,6 +181,13 @@ def fair_gates(layers: int, candidates: int, groups: int, generator: torch.Gener
     """One-hot gates [G, N, C]: in each layer every candidate gets another group of rows, so that one step trains all equally."""
     orders = torch.stack([torch.randperm(candidates, generator=generator)[:groups] for _ in range(layers)], dim=1)  # [G, N]
     return torch.nn.functional.one_hot(orders, candidates).float()
+
+
+def own_rows(groups: int, batch_size: int, machine: Machine) -> list[int]:
+    """How many of this process's rows lie in each group of the whole batch's; of its rows process r has r, r + world, ..."""
+    ends = itertools.accumulate(split_sizes(machine.world * batch_size, groups), initial=0)
+    before = [len(range(machine.rank, end, machine.world)) for end in ends]
+    return [second - first for first, second in itertools.pairwise(before)]
 
 
 def relaxed_gates(settings: SearchConfig, alphas: Tensor, noise: Tensor, step: int) -> Tensor:
@@ -194,36 +209,38 @@ def arch_step(
     """
     settings, net, step = config.search, state.model, state.step - 1
     batch = crop_batch(corpus, "alphas", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
-                       seed=seed, step=step, stream="alphas")  # fmt: skip
+                       seed=seed, step=step, stream="alphas", share=(machine.rank, machine.world))  # fmt: skip
     net.eval()  # no dropout: the alphas weigh blocks, not noise
     if settings.relaxation == "sampled":
-        task_loss, shown = _score_function(net, batch, settings.arch_samples, machine, seed, step)
+        task_loss, mean = _score_function(net, batch, settings.arch_samples, machine, seed, step)
     else:
         noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device)
         gates = relaxed_gates(settings, net.alphas, noise, step)
         task_loss = batch_loss(net, batch, machine, gates, skip_zeros=settings.relaxation == "gumbel")
-        shown = float(task_loss.detach())
+        mean = task_loss.detach().clone()
     expected = costs.expected(net.probabilities())
     loss = task_loss + settings.cost_weight * costs.penalty(expected)
     (gradient,) = torch.autograd.grad(loss, [net.alphas])
+    require_equal(machine, net.alphas, "alphas")
+    average(machine, [gradient, mean])
     if torch.isfinite(gradient).all():
         net.alphas.grad = gradient
         torch.nn.utils.clip_grad_norm_([net.alphas], settings.clip)
         state.arch_optimizer.step()
         net.alphas.grad = None
-    return {"arch_loss": shown}
+    return {"arch_loss": float(mean)}
 
 
 def _score_function(
     net: Supernet, batch: np.ndarray, samples: int, machine: Machine, seed: int, step: int
-) -> tuple[Tensor, float]:
+) -> tuple[Tensor, Tensor]:
     generator = generator_from(seed, "arch layouts", step)
     alphas = net.alphas.detach().cpu()
     gates = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(samples)]
     with torch.no_grad():
         losses = torch.stack([batch_loss(net, batch, machine, layout) for layout in gates])
     choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device)
-    return score_function_loss(net.alphas, choices, losses), float(losses.mean())
+    return score_function_loss(net.alphas, choices, losses), losses.mean()
 
 
 def temperature(settings: SearchConfig, step: int) -> float:

@@ -14,7 +14,7 @@ from nas.config import Config
 from nas.data import load_corpus
 from nas.pipeline import retrain_stage
 from nas.plots import draw_all
-from nas.process import choose_machine
+from nas.machine import choose_machine
 from nas.report import write_report
 from nas.stop import StopFlag
 from supernet.errors import UserError

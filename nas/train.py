@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +16,16 @@ from tqdm import tqdm
 
 from derive import Architecture, build
 from derive.strict_json import dumps_line, write_atomic
-from nas.checkpoint import MetricsLog, restore
+from nas.checkpoint import MetricsLog
 from nas.config import Config
 from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
 from nas.optimizers import build_adamw, learning_rate
-from nas.process import Machine, seed_from
+from nas.distributed import stop_asked
+from nas.machine import Machine
+from nas.process import own_part, seed_from
+from nas.sharding import gathered, shard
 from nas.stop import StopFlag
-from nas.train_state import NotFinite, TrainState, go_back, save_state
+from nas.train_state import NotFinite, TrainState, go_back, resume, save_state
 from supernet.errors import UserError
 
 
@@ -33,14 +37,14 @@ def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, skip_zeros: bool = False) -> Tensor:
+def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any) -> Tensor:
     """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph.
 
-    `gates` and `skip_zeros` are for a supernet.
+    `gates` and the options (`rows`, `skip_zeros`) are for a supernet.
     """
     inputs, targets = tokens_to(batch, machine.device)
     with machine.autocast():
-        logits = model(inputs, *gates, **({"skip_zeros": True} if skip_zeros else {}))
+        logits = model(inputs, *gates, **options)
     return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 
 
@@ -113,7 +117,7 @@ def train_to_rung(
     """Train up to `step`, leave a checkpoint to go on from and `rung-STEP.json` with the loss on the `alphas` part."""
     corpus = load_corpus(config.data)
     state = _train(arch, config, corpus, folder, seed, machine, stop, slot, until=step)
-    save_state(state, folder)
+    save_state(state, folder, machine)
     reached = evaluate(state.model, corpus, "alphas", config, machine, limit=config.retrain.rung_tokens)
     line = {"step": step, "loss": reached.loss, "standard_error": reached.standard_error}
     write_atomic(folder / f"rung-{step}.json", dumps_line(line).encode("utf-8"))
@@ -125,7 +129,7 @@ def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, see
     folder.mkdir(parents=True, exist_ok=True)
     arch.save(folder / "architecture.json")
     state = build_training(arch, config, seed, machine)
-    restore(state, folder)
+    resume(state, folder, machine)
     while True:
         progress = tqdm(total=until, initial=state.step, desc=f"{arch.name} seed {seed}", position=slot, mininterval=1.0)
         try:
@@ -133,7 +137,7 @@ def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, see
                 _steps(state, config, corpus, folder, seed, machine, stop, metrics, progress, until=until)
             return state
         except NotFinite as failure:
-            state = go_back(state, partial(build_training, arch, config, seed, machine), folder, failure)
+            state = go_back(state, partial(build_training, arch, config, seed, machine), folder, machine, failure)
 
 
 def build_training(arch: Architecture, config: Config, seed: int, machine: Machine) -> TrainState:
@@ -143,6 +147,8 @@ def build_training(arch: Architecture, config: Config, seed: int, machine: Machi
     if config.run.compile:
         for layer in model.layers:
             layer.compile()
+    if config.run.shard:
+        shard(model, machine)
     return TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
 
 
@@ -157,7 +163,7 @@ def _steps(state: TrainState, config: Config, corpus: Corpus, folder: Path, seed
         progress.update()
         last = state.step == settings.steps
         if state.step == 1 or last or state.step % config.run.log_every == 0:
-            speed = config.data.batch_size * config.data.seq_len * (state.step - timed_step) / spent
+            speed = machine.world * config.data.batch_size * config.data.seq_len * (state.step - timed_step) / spent
             spent, timed_step = 0.0, state.step
             held_out = None
             if last or passes(state.step, settings.evaluate_every, config.run.log_every):
@@ -166,9 +172,9 @@ def _steps(state: TrainState, config: Config, corpus: Corpus, folder: Path, seed
                           tokens_per_second=round(speed, 1))  # fmt: skip
             progress.set_postfix(loss=loss, refresh=False)
         if state.step % config.run.checkpoint_every == 0 and not last:
-            save_state(state, folder)
-        if stop.signal_number is not None:
-            save_state(state, folder)
+            save_state(state, folder, machine)
+        if stop_asked(machine, stop):
+            save_state(state, folder, machine)
             stop.check()
 
 
@@ -180,11 +186,11 @@ def passes(step: int, every: int, log_every: int) -> bool:
 def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> float:
     """One AdamW step on the `weights` part; returns the loss. A non-finite step changes nothing and is counted."""
     settings, step = config.retrain, state.step
-    torch.manual_seed(seed_from(seed, "retrain", "dropout", step))
+    torch.manual_seed(seed_from(seed, "retrain", "dropout", step, *own_part(machine)))
     batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
-                       seed=seed, step=step, stream="retrain")  # fmt: skip
+                       seed=seed, step=step, stream="retrain", share=(machine.rank, machine.world))  # fmt: skip
     loss = batch_loss(state.model, batch, machine)
-    return state.descend(loss, settings.lr * learning_rate(step, settings.steps), settings.clip)
+    return state.descend(loss, settings.lr * learning_rate(step, settings.steps), settings.clip, machine)
 
 
 def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) -> None:
@@ -196,7 +202,7 @@ def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) ->
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Every parameter and buffer as safetensors, written whole or not at all."""
-    state = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
+    state = {name: value.detach().contiguous().cpu() for name, value in gathered(model.state_dict()).items()}
     temporary = path.with_name(f".{path.name}.tmp")
     save_file(state, temporary)
     temporary.replace(path)

@@ -9,8 +9,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nas.checkpoint import CURRENT, restore, save_checkpoint, warn
+from nas.checkpoint import CURRENT, PREVIOUS, restore, save_checkpoint, warn
+from nas.distributed import average_gradients, share_files
+from nas.machine import Machine
 from nas.optimizers import norm_clipped, set_learning_rate
+from nas.sharding import gathered, scattered, scattered_moments
 from supernet.errors import RunFailed
 
 MOST_BAD_STEPS = 20  # non-finite losses in a row after which the weights are given up
@@ -33,29 +36,30 @@ class TrainState:
     slowed: float = 1.0  # factor of the learning rate: SLOWER after a way back
 
     def to_checkpoint(self) -> dict[str, Any]:
-        """Tensors and plain values only, so that it loads with weights_only=True."""
+        """Whole tensors and plain values only, so that it loads with weights_only=True; all processes must call it."""
         return {
-            "step": self.step, "bad_steps": self.bad_steps, "slowed": self.slowed, "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
+            "step": self.step, "bad_steps": self.bad_steps, "slowed": self.slowed, "model": gathered(self.model.state_dict()),
+            "optimizer": gathered(self.optimizer.state_dict()), "scaler": self.scaler.state_dict(),
         }  # fmt: skip
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from `to_checkpoint`'s value."""
         self.step, self.bad_steps, self.slowed = saved["step"], saved["bad_steps"], saved["slowed"]
-        self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
+        self.model.load_state_dict(scattered(saved["model"], self.model))
+        self.optimizer.load_state_dict(scattered_moments(saved["optimizer"], self.optimizer))
         self.scaler.load_state_dict(saved["scaler"])
 
-    def descend(self, loss: Tensor, lr: float, clip: float) -> float:
-        """One optimizer step down a loss; returns its value. A loss or gradient that is not finite changes nothing and is counted.
-
-        Raises NotFinite after MOST_BAD_STEPS of them in a row.
+    def descend(self, loss: Tensor, lr: float, clip: float, machine: Machine) -> float:
+        """One optimizer step down the processes' mean loss; returns it. A loss or gradient that is not finite changes nothing and is
+        counted. Raises NotFinite after MOST_BAD_STEPS of them in a row.
         """
         set_learning_rate(self.optimizer, lr * self.slowed)
         self.optimizer.zero_grad(set_to_none=True)
         self.scaler.scale(loss).backward()
+        mean = loss.detach().clone()
+        average_gradients(machine, self.optimizer, mean)
         norm = norm_clipped(self.optimizer, self.scaler, clip)
-        value = float(loss.detach())
+        value = float(mean)
         self.bad_steps = require_finite(value, norm, self.bad_steps)
         if self.bad_steps == 0 or self.scaler.is_enabled():
             self.scaler.step(self.optimizer)
@@ -79,13 +83,20 @@ def require_finite(loss: float, norm: Tensor, bad_steps: int) -> int:
     return bad_steps + 1
 
 
-def save_state(state: TrainState, folder: Path) -> None:
-    """Write the folder's checkpoint; not within a row of bad steps where there is a good one to go back to."""
-    if state.bad_steps == 0 or not (folder / CURRENT).exists():
-        save_checkpoint(folder, state.to_checkpoint())
+def save_state(state: TrainState, folder: Path, machine: Machine) -> None:
+    """Process 0 writes the folder's checkpoint; not within a row of bad steps where there is a good one to go back to."""
+    saved = state.to_checkpoint()
+    if machine.rank == 0 and (state.bad_steps == 0 or not (folder / CURRENT).exists()):
+        save_checkpoint(folder, saved)
 
 
-def go_back(state: State, build: Callable[[], State], folder: Path, failure: NotFinite) -> State:
+def resume(state: TrainState, folder: Path, machine: Machine) -> None:
+    """Go on from the folder's newest whole checkpoint, where there is one; every process from that of process 0."""
+    share_files(machine, folder, (CURRENT, PREVIOUS))
+    restore(state, folder)
+
+
+def go_back(state: State, build: Callable[[], State], folder: Path, machine: Machine, failure: NotFinite) -> State:
     """A new state at the last good checkpoint (at the start where there is none) with SLOWER of the learning rate.
 
     Once in a training: raises `failure` when its rate has been lowered before.
@@ -93,7 +104,7 @@ def go_back(state: State, build: Callable[[], State], folder: Path, failure: Not
     if state.slowed < 1:
         raise failure
     earlier = build()
-    restore(earlier, folder)
+    resume(earlier, folder, machine)
     earlier.slowed = SLOWER
     warn(f"the loss was not finite in {MOST_BAD_STEPS} steps in a row: back to step {earlier.step} with {SLOWER} of the learning rate")
     return earlier

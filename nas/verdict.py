@@ -11,7 +11,8 @@ from torch.nn import functional
 
 from nas.config import Config
 from nas.data import Corpus, crop_batch
-from nas.process import Machine, generator_from
+from nas.machine import Machine
+from nas.process import generator_from
 from nas.train import batch_loss
 from supernet.supernet import Supernet
 

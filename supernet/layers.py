@@ -18,15 +18,16 @@ class Context(NamedTuple):
     memory: Tensor | None = None
     relative: Relative | None = None
 
-    def split(self, groups: int) -> list["Context"]:
-        """The contexts of as many groups of rows."""
-        masks, memories = ([None] * groups if one is None else one.tensor_split(groups) for one in (self.mask, self.memory))
+    def split(self, sizes: Sequence[int]) -> list["Context"]:
+        """The contexts of groups of so many rows."""
+        masks, memories = ([None] * len(sizes) if one is None else one.split(sizes) for one in (self.mask, self.memory))
         return [Context(mask, memory, self.relative) for mask, memory in zip(masks, memories)]
 
 
 class Mixture(NamedTuple):
-    """What a mixed layer makes of some rows: gates [C] and the candidates that run; without gates the one that stands alone."""
+    """What a mixed layer makes of so many rows: gates [C] and the candidates that run; without gates the one that stands alone."""
 
+    rows: int
     gates: Tensor | None
     active: Sequence[int]
 
@@ -76,10 +77,11 @@ class MixedLayer(nn.Module):
         self.candidates = nn.ModuleList(build_layer(candidate, settings, layer) for candidate in candidates)
 
     def forward(self, x: Tensor, context: Context, *mixtures: Mixture) -> Tensor:
-        """One mixture for all rows of x [B, T, d], or one for each of as many groups of rows, as equal as can be."""
+        """One mixture for each group of the rows of x [B, T, d], which follow each other. A group may be empty: its candidate runs."""
         if len(mixtures) == 1:
             return self._mix(x, context, mixtures[0])
-        groups = zip(x.tensor_split(len(mixtures)), context.split(len(mixtures)), mixtures)
+        sizes = [mixture.rows for mixture in mixtures]
+        groups = zip(x.split(sizes), context.split(sizes), mixtures)
         return torch.cat([self._mix(rows, part, mixture) for rows, part, mixture in groups])
 
     def _mix(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:

@@ -22,7 +22,8 @@ from nas.halving import halving_stage
 from nas.options import config_from_values
 from nas.pipeline import retrain_seeds, seed_folders
 from nas.preflight import check_run
-from nas.process import choose_machine, count_workers
+from nas.machine import choose_machine
+from nas.process import count_workers
 from nas.run_folder import choose_folder, open_run_folder
 from nas.search_loop import build_state
 from nas.stop import StopFlag

@@ -5,7 +5,7 @@ import torch
 
 from nas.data import load_corpus
 from nas.estimate import count_trainings, minutes_after_search
-from nas.process import choose_machine
+from nas.machine import choose_machine
 from tiny_runs import tiny
 
 

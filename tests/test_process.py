@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from nas.config import RunConfig
-from nas.process import choose_machine, count_cores, count_workers, generator_from, run_jobs, seed_from
+from nas.machine import choose_machine
+from nas.process import count_cores, count_workers, generator_from, run_jobs, seed_from
 from nas.stop import StopFlag
 from supernet.errors import RunFailed, SettingError, UserError
 from tiny_runs import ROOT, environment

@@ -38,7 +38,7 @@ def test_the_resolved_configuration_is_kept_and_is_read_back_equal(tmp_path: Pat
     config = tiny(run__dir=str(tmp_path / "run"), search__weight_lr=3e-5, search__budget=None)
     opened(config, tmp_path / "run")
     assert load_run_config(tmp_path / "run") == config
-    assert json.loads((tmp_path / "run" / "data.json").read_text()) == DATA
+    assert json.loads((tmp_path / "run" / "data.json").read_text()) == {**DATA, "rows_a_step": 3}
 
 
 def test_a_folder_that_holds_a_run_is_refused_unless_resumed(tmp_path: Path) -> None:

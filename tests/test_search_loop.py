@@ -99,15 +99,15 @@ def test_sampled_weight_step_runs_and_updates_one_candidate_a_layer(step: int) -
 def test_warm_up_of_sampled_begins_with_the_mixture() -> None:
     made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=20, search__mixture=0.3)
     for step in range(6):
-        assert torch.equal(weight_gates(made.state.model, made.config, 0, step), torch.full((5, 4), 0.25))
-    assert weight_gates(made.state.model, made.config, 0, 6).ndim == 3
+        assert torch.equal(weight_gates(made.state.model, made.config, 0, step, made.config.data.batch_size), torch.full((5, 4), 0.25))
+    assert weight_gates(made.state.model, made.config, 0, 6, 3).ndim == 3
 
 
 @pytest.mark.parametrize("rows, groups", [(3, 3), (4, 4), (9, 4)])
 def test_warm_up_of_sampled_is_fair(rows: int, groups: int) -> None:
     made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=30, search__mixture=0.0,
                  data__batch_size=rows)  # fmt: skip
-    gates = torch.stack([weight_gates(made.state.model, made.config, 0, step) for step in range(30)])
+    gates = torch.stack([weight_gates(made.state.model, made.config, 0, step, made.config.data.batch_size) for step in range(30)])
     assert gates.shape == (30, groups, 5, 4) and torch.equal(gates.sum(-1), torch.ones(30, groups, 5))
     assert gates.sum(dim=1).max() == 1  # within a step every candidate of a layer has at most one group
     assert ((gates.sum(dim=(0, 1)) / 30 - groups / 4).abs() < 0.2).all()  # and over the steps its share
@@ -126,7 +126,7 @@ def test_after_the_warm_up_layouts_follow_the_probabilities() -> None:
     wanted = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]])
     with torch.no_grad():
         made.state.model.alphas.copy_(wanted.log())
-    drawn = torch.stack([weight_gates(made.state.model, made.config, 0, step) for step in range(8, 3008)]).mean(dim=0)
+    drawn = torch.stack([weight_gates(made.state.model, made.config, 0, step, made.config.data.batch_size) for step in range(8, 3008)]).mean(dim=0)
     assert torch.allclose(drawn, wanted, atol=0.03)
 
 

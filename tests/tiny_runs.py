@@ -19,7 +19,7 @@ from nas.config import Config
 from nas.costs_table import CostTable, build_costs
 from nas.data import Corpus, load_corpus
 from nas.options import config_from_values
-from nas.process import Machine
+from nas.machine import Machine
 from nas.search_loop import SearchState, build_state, run_search
 from nas.stop import SIGNALS, StopFlag
 

@@ -1,0 +1,48 @@
+"""Device and precision of a process, chosen once."""
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+import torch
+
+from nas.config import RunConfig
+from supernet.errors import SettingError
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Device and compute dtype of this process, and which it is of how many that work on one network together."""
+
+    device: torch.device
+    dtype: torch.dtype
+    rank: int = 0
+    world: int = 1
+
+    def autocast(self) -> contextlib.AbstractContextManager:
+        """Mixed precision where the dtype is not fp32."""
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)
+
+    def scaler(self) -> torch.amp.GradScaler:
+        """A gradient scaler; it does nothing except in fp16."""
+        return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
+
+
+def choose_machine(run: RunConfig) -> Machine:
+    """The device and dtype that `run` asks for; SettingError when the device is not there."""
+    name = run.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()) or (kind == "cpu" and index):
+        raise SettingError("run.device", f"expected auto, cpu, cuda or cuda:N, got {run.device!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise SettingError("run.device", f"{run.device} asks for a GPU and torch sees none; use cpu")
+    if name == "cuda" and "LOCAL_RANK" in os.environ:  # torchrun: one process a GPU
+        index = os.environ["LOCAL_RANK"]
+        name = f"cuda:{index}"
+    if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
+        raise SettingError("run.device", f"{run.device}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
+    torch.use_deterministic_algorithms(run.deterministic)
+    precision = run.precision if run.precision != "auto" else ("bf16" if kind == "cuda" else "fp32")
+    return Machine(torch.device(name), {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision])

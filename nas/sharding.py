@@ -1,0 +1,55 @@
+"""Weights too large for one device: fully sharded data parallel (FSDP2), and checkpoints that do not depend on it."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from nas.machine import Machine
+
+
+def shard(model: nn.Module, machine: Machine) -> None:
+    """Share out the weights among the processes, one unit a candidate, so that those that do not run are not gathered.
+
+    The alphas stay whole everywhere.
+    """
+    mesh = init_device_mesh(machine.device.type, (machine.world,))
+    for layer in model.layers:
+        for unit in getattr(layer, "candidates", [layer]):
+            if any(True for _ in unit.parameters()):
+                fully_shard(unit, mesh=mesh)
+    fully_shard(model, mesh=mesh, ignored_params={parameter for name, parameter in model.named_parameters() if name == "alphas"})
+
+
+def gathered(value: Any) -> Any:
+    """The value with every sharded tensor in it whole and on the CPU; all processes must call it."""
+    if isinstance(value, dict):
+        return {key: gathered(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(gathered(item) for item in value)
+    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+
+
+def scattered(saved: dict[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
+    """A whole state of the model, sharded as the model is."""
+    own = model.state_dict()
+    return {name: _like(value, own.get(name)) for name, value in saved.items()}
+
+
+def scattered_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A whole state of the optimizer, its moments sharded as the parameters are."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state = {
+        index: {name: _like(value, parameters[index]) if name != "step" else value for name, value in moments.items()}
+        for index, moments in saved["state"].items()
+    }
+    return {**saved, "state": state}
+
+
+def _like(value: torch.Tensor, sharded: torch.Tensor | None) -> torch.Tensor:
+    if not isinstance(sharded, DTensor):
+        return value
+    return distribute_tensor(value.to(sharded.device), sharded.device_mesh, sharded.placements)
