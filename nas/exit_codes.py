@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from nas.stop import Stopped
+from nas.stop import StopFlag, Stopped
 from supernet.errors import RunFailed, UserError
 
 
@@ -26,6 +26,8 @@ def exit_codes() -> Iterator[None]:
         if message:
             print(f"error: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(code)
+    finally:
+        StopFlag.uninstall()
 
 
 def _flush() -> None:

@@ -28,6 +28,12 @@ class StopFlag:
             signal.signal(number, self._remember)
         return self
 
+    @staticmethod
+    def uninstall() -> None:
+        """Give both signals back to the system: while a process leaves, there is nothing to finish any more."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
         """Within, a signal waits for `check`, which is called again on leaving."""
