@@ -1,26 +1,49 @@
-"""Whether what a run keeps in memory at least can fit at all: asked before anything is written."""
+"""Whether what a run keeps in memory and on disk at least can fit at all: asked before anything is written."""
 
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from derive import Architecture
 from nas.config import Config
+from nas.distributed import processes as together
 from supernet.blocks import candidate_cost
 from supernet.costs import surroundings
 from supernet.errors import SettingError
 from supernet.settings import ModelSettings
 
+SAVED_BYTES = 12  # a parameter in a checkpoint: the weight and Adam's two moments
 BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient and Adam's two moments
 KEYS = "model.d_model, model.d_inner, model.layers, data.seq_len or data.batch_size"
 
 
 def check_search_memory(config: Config, settings: ModelSettings, device: torch.device, processes: int) -> None:
     """SettingError when supernet, optimizer and the logits of a batch cannot fit `processes` times beside each other."""
+    _check("the search", supernet_parameters(config, settings), settings, config, device, processes)
+
+
+def check_disk(config: Config, settings: ModelSettings, architectures: Sequence[Architecture], folder: Path) -> None:
+    """SettingError when the checkpoints of every search and the weights of every training cannot fit beside each other on the disk.
+
+    `architectures` are those to train beside the derived ones; a derived one is taken to have the parameters of the largest.
+    """
+    searches = SAVED_BYTES * supernet_parameters(config, settings) * (2 * config.search.seeds + 1)  # last, one before, one being written
+    largest = max((arch.parameters() for arch in architectures), default=0)
+    trainings = (len(architectures) + len(config.retrain.architectures)) * config.retrain.seeds
+    needed = searches + largest * (4 * trainings + 3 * SAVED_BYTES)
+    there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(there).free
+    if needed > free:
+        raise SettingError("run.dir", f"checkpoints and weights take at least {needed / 2**30:,.2f} GiB, and {free / 2**30:,.2f} GiB are free in "
+                           f"{there}; give another folder, or lower model.d_model, model.d_inner, model.layers or search.seeds")  # fmt: skip
+
+
+def supernet_parameters(config: Config, settings: ModelSettings) -> int:
+    """Parameters of the supernet without the alphas."""
     layer = sum(candidate_cost(candidate, settings, config.data.seq_len)[0] for candidate in config.candidates(settings))
-    parameters = surroundings(settings)[0] + config.model.layers * layer
-    _check("the search", parameters, settings, config, device, processes)
+    return surroundings(settings)[0] + config.model.layers * layer
 
 
 def check_training_memory(
@@ -52,7 +75,8 @@ def _check(
     what: str, parameters: int, settings: ModelSettings, config: Config, device: torch.device, processes: int
 ) -> None:
     logits = 3 * 4 * config.data.batch_size * config.data.seq_len * settings.vocab_size  # logits, their softmax and gradient
-    needed, there = processes * (BYTES_A_PARAMETER * parameters + logits), available_memory(device)
+    shares = together() if config.run.shard else 1
+    needed, there = processes * (BYTES_A_PARAMETER * parameters // shares + logits), available_memory(device)
     if needed > there:
         times = f"{processes} processes of " if processes > 1 else ""
         raise SettingError(

@@ -20,7 +20,7 @@ from nas.estimate import minutes_after_search
 from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
-from nas.memory import check_search_memory, check_training_memory
+from nas.memory import check_disk, check_search_memory, check_training_memory
 from nas.plots import draw_all
 from nas.preflight import check_derivable, check_run, from_search
 from nas.machine import Machine, choose_machine
@@ -36,8 +36,8 @@ def run_everything(config: Config, stop: StopFlag) -> None:
     config.check()
     corpus = load_corpus(config.data)
     against = check_run(config, corpus)
-    check_memory(config, corpus, against)
     folder = choose_folder(config)
+    check_room(config, corpus, against, folder)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
         if page_follows(folder / "comparison.json"):
@@ -64,8 +64,8 @@ def search_only(config: Config, stop: StopFlag) -> None:
     """Train the supernet of every seed; leaves probabilities, not architectures."""
     config.check()
     corpus = load_corpus(config.data)
-    check_memory(config, corpus, [])
     folder = choose_folder(config)
+    check_room(config, corpus, [], folder)
     with open_run_folder(config, folder, corpus.to_json()):
         note(f"run folder: {folder}")
         last = folder / ("probabilities.json" if config.search.seeds == 1 else "agreement.json")
@@ -101,13 +101,15 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
         print_comparison(folder, [arch.name for arch in wanted])
 
 
-def check_memory(config: Config, corpus: Corpus, architectures: list[Architecture]) -> None:
-    """SettingError when device or memory is not there for the search, or for training one of these."""
+def check_room(config: Config, corpus: Corpus, architectures: list[Architecture], folder: Path) -> None:
+    """SettingError when device, memory or disk is not there for the search, or for training one of these."""
     device = choose_machine(config.run).device
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
     check_search_memory(config, settings, device, count_workers(config.run, config.search.seeds))
     if architectures:
         check_training_memory(architectures, config, device, 1)
+    if not config.run.resume:  # what is there of a run that goes on lies on the disk already
+        check_disk(config, settings, architectures, folder)
 
 
 def page_follows(path: Path) -> bool:

@@ -1,10 +1,13 @@
 """The check of memory before a run: a lower bound from the parameters, against what is free."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
 from derive import Architecture
-from nas.memory import BYTES_A_PARAMETER, available_memory, check_search_memory, check_training_memory
+from nas.memory import BYTES_A_PARAMETER, SAVED_BYTES, available_memory, check_disk, check_search_memory, check_training_memory, supernet_parameters
 from supernet import Supernet
 from supernet.errors import SettingError
 from tiny_runs import BLOCKS, call, error_line, tiny, tiny_yaml
@@ -43,3 +46,22 @@ def test_a_run_that_cannot_fit_is_refused_before_it_writes(tmp_path, command: li
     config = tiny_yaml(tmp_path / "tiny.yaml", model__d_model=2**16, model__d_inner=2**18, model__layers=1000)
     line = error_line(call(*command, "--config", config, "--run.dir", tmp_path / "run"))
     assert "model.d_model" in line and "GiB" in line and not (tmp_path / "run").exists()
+
+
+def test_the_disk_must_hold_every_search_and_training(tmp_path: Path) -> None:
+    config = tiny(model__d_model=64, model__d_inner=2**11, search__seeds=1000, retrain__seeds=3)
+    settings = config.model.settings(256, 16)
+    free = shutil.disk_usage(tmp_path).free
+    assert supernet_parameters(config, settings) * SAVED_BYTES * 2001 < free  # this one fits where the tests can run at all
+    check_disk(config, settings, [], tmp_path / "run" / "not made yet")
+    huge = Architecture.from_pattern("ff", {"d_model": 2**16, "heads": 2, "d_inner": 2**30}, name="huge")
+    with pytest.raises(SettingError, match=f"^run.dir: checkpoints and weights take at least .* GiB are free in {tmp_path}; give another"):
+        check_disk(config, settings, [huge], tmp_path / "run" / "not made yet")
+
+
+def test_a_search_that_the_disk_cannot_hold_is_refused_before_it_writes(tmp_path: Path) -> None:
+    inner = shutil.disk_usage(tmp_path).free // (SAVED_BYTES * 2001 * 2 * 32 * 64) + 1  # the memory holds one search of that size
+    config = tiny_yaml(tmp_path / "tiny.yaml", model__d_model=64, model__d_inner=inner, model__layers=32, search__seeds=1000,
+                       search__blocks=["feed_forward", "identity"])  # fmt: skip
+    line = error_line(call("search", "--config", config, "--run.dir", tmp_path / "run"))
+    assert line.startswith("error: run.dir: checkpoints and weights take at least") and not (tmp_path / "run").exists()
