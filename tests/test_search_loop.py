@@ -291,6 +291,29 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_keeps_the_last_good_check
     assert all(torch.isfinite(value).all() for value in torch.load(tmp_path / "checkpoint.pt")["model"].values())
 
 
+def test_a_search_goes_back_once_and_ends_the_same_when_it_is_killed_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights' loss is made NaN from step 11 on for as long as their rate has not been lowered."""
+    plain = loop.weight_step
+
+    def broken(state: Any, *arguments: Any) -> Any:
+        if state.slowed == 1 and state.step >= 10:
+            with torch.no_grad():
+                state.model.norm.weight[0] = math.nan
+        return plain(state, *arguments)
+
+    monkeypatch.setattr(loop, "weight_step", broken)
+    config = tiny(search__steps=40, run__checkpoint_every=4, run__log_every=2)
+    search_in(tmp_path / "whole", config)
+    for after in (13, 6, 12):  # within the row of bad steps, then at a lower rate
+        with pytest.raises(Stopped):
+            search_in(tmp_path / "parts", config, StopAt(after))
+    search_in(tmp_path / "parts", config)
+    assert [line["step"] for line in metrics(tmp_path / "whole")] == [1, *range(2, 41, 2)]
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+    assert_equal(final_state(tmp_path / "whole", config), final_state(tmp_path / "parts", config))
+    assert final_state(tmp_path / "whole", config)["slowed"] == 0.3
+
+
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
     made = warm(bench(search__relaxation="softmax"))
     with torch.no_grad():

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from derive import Architecture, build
 from nas.config import Config
 from nas.data import Corpus, evaluation_batches, load_corpus
+from nas.optimizers import learning_rate
 from nas.stop import StopFlag, Stopped
-from nas.train import evaluate, load_weights, save_weights, train_architecture
-from nas.train_state import require_finite
+from nas.train import build_training, evaluate, load_weights, save_weights, train_architecture
+from nas.train_state import SLOWER, require_finite, save_state
 from supernet.errors import RunFailed, UserError
 from tiny_runs import CPU, StopAt, assert_equal, tiny
 
@@ -113,6 +114,52 @@ def test_a_loss_that_stays_not_finite_is_given_up_and_the_checkpoint_kept(tmp_pa
     with pytest.raises(RunFailed, match="not finite in 20 steps in a row.*lower the learning rate"):
         train(tmp_path, tiny(retrain__steps=60, retrain__lr=1e30, retrain__clip=1e30, run__checkpoint_every=100))
     assert (tmp_path / "checkpoint.pt").read_bytes() == kept and not (tmp_path / "result.json").exists()
+
+
+def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From step 11 on the loss of the first network is made NaN."""
+    import nas.train
+
+    plain, seen = nas.train.batch_loss, []
+
+    def broken(model: nn.Module, *arguments: Any) -> Tensor:
+        loss = plain(model, *arguments)
+        if model.training:
+            seen.append(model)
+        return loss * math.nan if model is seen[0] and len(seen) > 10 else loss
+
+    optimizers: list[torch.optim.Optimizer] = []
+    built = nas.train.build_adamw
+    monkeypatch.setattr(nas.train, "build_adamw", lambda *arguments: optimizers.append(built(*arguments)) or optimizers[-1])
+    monkeypatch.setattr(nas.train, "batch_loss", broken)
+    config = tiny(retrain__steps=40, run__checkpoint_every=4, run__log_every=1, retrain__evaluate_every=100)
+    train(tmp_path, config)
+    assert len(optimizers) == 2 and seen.count(seen[0]) == 30 and len(seen) == 30 + 32  # 20 bad ones, then from step 8 to the end
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == list(range(1, 41)) and all(math.isfinite(line["loss"]) for line in lines)
+    assert json.loads((tmp_path / "result.json").read_text())["steps"] == 40
+    rates = [group["lr"] / group["lr_scale"] for group in optimizers[-1].param_groups]
+    assert rates == pytest.approx([3e-3 * SLOWER * learning_rate(39, 40)] * len(rates))
+
+
+def test_without_a_checkpoint_it_goes_back_to_the_start_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    config = tiny(retrain__steps=60, retrain__lr=1e30, retrain__clip=1e30, run__checkpoint_every=100)
+    with pytest.raises(RunFailed, match="not finite in 20 steps in a row"):
+        train_architecture(architecture(config), config, tmp_path, 0, machine=CPU, stop=StopFlag())
+    assert capsys.readouterr().err.count("warning: the loss was not finite in 20 steps in a row: back to step 0 with 0.3 of the learning") == 1
+
+
+def test_a_row_of_bad_steps_writes_no_checkpoint_over_a_good_one(tmp_path: Path) -> None:
+    config = tiny()
+    state = build_training(architecture(config), config, 0, CPU)
+    state.bad_steps = 2
+    save_state(state, tmp_path, CPU)  # the first there is
+    state.bad_steps = 0
+    state.step = 5
+    save_state(state, tmp_path, CPU)
+    state.bad_steps, state.step = 1, 6
+    save_state(state, tmp_path, CPU)
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 5
 
 
 def test_bad_steps_are_counted_in_a_row() -> None:
