@@ -27,6 +27,8 @@ def run_line(line: str, cwd: Path) -> subprocess.CompletedProcess:
         words = [str(ROOT / "search.py"), *words[1:]]
     elif words[0] == "python":
         words = words[1:]
+    elif words[0] == "torchrun":
+        words = ["-m", "torch.distributed.run", *words[1:]]
     return subprocess.run([sys.executable, *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300)
 
 
@@ -35,6 +37,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder like a clone, with the files that the commands name."""
     home = tmp_path_factory.mktemp("readme")
     (home / "configs").symlink_to(ROOT / "configs")
+    (home / "search.py").symlink_to(ROOT / "search.py")
     (home / "examples").symlink_to(ROOT / "examples")
     (home / "my.txt").write_text("Never was a text of one's own so short and so often repeated.\n" * 400, encoding="utf-8")
     return home
@@ -52,7 +55,7 @@ def test_every_command_runs(home: Path) -> None:
         "par-search run --data.name text": " --config configs/debug.yaml --run.dir runs/mine",
         "par-search sweep": " --retrain.steps 20",
     }
-    assert len(COMMANDS) == 10
+    assert len(COMMANDS) == 11
     for line in COMMANDS:
         line += next((extra for start, extra in shorter.items() if line.startswith(start)), "")
         done = run_line(line, home)
