@@ -30,7 +30,8 @@ from nas.costs_table import build_costs
 from nas.data import load_corpus
 from nas.distributed import joined
 from nas.machine import Machine, choose_machine
-from nas.search_loop import arch_step, build_state, weight_gates, weight_step
+from nas.search_gates import weight_gates
+from nas.search_loop import arch_step, build_state, weight_step
 from nas.train import build_training, tokens_to, train_step
 from nas.train_state import save_state
 

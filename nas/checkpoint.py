@@ -73,9 +73,18 @@ class MetricsLog:
     """`metrics.jsonl`: one object a line, appended as it comes; lines after step `last_step` of a resumed run are cut."""
 
     def __init__(self, path: Path, last_step: int):
-        kept = [line for line in _whole_lines(path) if line["step"] <= last_step]
-        write_atomic(path, "".join(map(dumps_line, kept)).encode("utf-8"))
-        self._file = open(path, "a", encoding="utf-8")
+        self._path = path
+        self._open(last_step)
+
+    def cut(self, last_step: int) -> None:
+        """Take back the lines after a step."""
+        self._file.close()
+        self._open(last_step)
+
+    def _open(self, last_step: int) -> None:
+        kept = [line for line in _whole_lines(self._path) if line["step"] <= last_step]
+        write_atomic(self._path, "".join(map(dumps_line, kept)).encode("utf-8"))
+        self._file = open(self._path, "a", encoding="utf-8")
 
     def write(self, **values: Any) -> None:
         """Append one line; a value that is not finite becomes null."""

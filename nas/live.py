@@ -56,13 +56,22 @@ class TensorBoardLog:
     """Scalars of the metrics and the heat map of the probabilities, for `tensorboard --logdir RUN`; nothing when off."""
 
     def __init__(self, folder: Path, active: bool, first_step: int):
-        self._writer = None
+        self._folder, self._writer = folder, None
         if active:
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise SettingError("run.tensorboard", "needs the package: pip install 'par-search[tensorboard]'") from None
-            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=first_step + 1)
+            self._open(first_step)
+
+    def cut(self, last_step: int) -> None:
+        """Take back what is after a step."""
+        if self._writer is not None:
+            self._writer.close()
+            self._open(last_step)
+
+    def _open(self, first_step: int) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise SettingError("run.tensorboard", "needs the package: pip install 'par-search[tensorboard]'") from None
+        self._writer = SummaryWriter(str(self._folder / "tensorboard"), purge_step=first_step + 1)
 
     def write(self, line: dict[str, Any], probabilities: torch.Tensor | None = None) -> None:
         """One line of metrics, and the probabilities [N, C] as a picture of one pixel a layer and candidate."""

@@ -5,8 +5,6 @@ Every random choice is a function of (seed, purpose, step), so a resumed run rep
 
 import contextlib
 import dataclasses
-import itertools
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ from tqdm import tqdm
 
 from derive.strict_json import write_json
 from nas.checkpoint import MetricsLog
-from nas.config import Config, SearchConfig
+from nas.config import Config
 from nas.costs_table import CostTable
 from nas.data import Corpus, crop_batch
 from nas.live import LiveView, TensorBoardLog
@@ -28,21 +26,14 @@ from nas.distributed import average, require_equal, stop_asked
 from nas.machine import Machine
 from nas.process import generator_from, own_part, seed_from, versions
 from nas.scoring import write_layouts
+from nas.search_gates import own_rows, relaxed_gates, temperature, weight_gates
 from nas.sharding import shard
 from nas.stop import StopFlag
 from nas.train import batch_loss, evaluate, passes
-from nas.train_state import NotFinite, TrainState, go_back, resume, save_state
+from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
 from nas.verdict import judge
-from supernet.gates import (
-    RELAXATIONS,
-    gumbel_noise,
-    keep_largest,
-    mean_entropy,
-    sampled_gates,
-    score_function_loss,
-    temperature_at,
-)
-from supernet.supernet import Supernet, split_sizes
+from supernet.gates import gumbel_noise, mean_entropy, sampled_gates, score_function_loss
+from supernet.supernet import Supernet
 
 DRAWS = 2  # gates over which the supernet's held-out loss is averaged
 
@@ -96,50 +87,43 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     Goes on from the folder's checkpoint where there is one. Raises Stopped on a signal after the step in flight, and RunFailed
     when the loss stays non-finite, at a lower learning rate as well.
     """
+    settings = config.search
     state = build_state(config, corpus, machine, seed)
     resume(state, folder, machine)
-    live = LiveView(folder)
-    while True:
-        progress = tqdm(total=config.search.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
-        board = TensorBoardLog(folder, config.run.tensorboard and machine.rank == 0, state.step)
-        try:
-            with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
-                _steps(state, config, corpus, costs, folder, seed, machine, stop, metrics, progress, live, board)
-            break
-        except NotFinite as failure:
-            state = go_back(state, partial(build_state, config, corpus, machine, seed), folder, machine, failure)
+    progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
+    live, board = LiveView(folder), TensorBoardLog(folder, config.run.tensorboard and machine.rank == 0, state.step)
+    clock = StepClock(state.step)
+    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
+        while state.step < settings.steps:
+            try:
+                with clock:
+                    numbers = weight_step(state, config, corpus, machine, seed)
+                    if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
+                        numbers |= arch_step(state, config, corpus, costs, machine, seed)
+            except NotFinite as failure:
+                state = go_back(state, partial(build_state, config, corpus, machine, seed), folder, machine, failure)
+                metrics.cut(state.step)
+                board.cut(state.step)
+                clock = StepClock(state.step)
+                continue
+            progress.update(state.step - progress.n)
+            if _due(state.step, config.run.log_every, settings.steps):
+                speed = clock.steps_per_second(state.step) * machine.world * config.data.batch_size * config.data.seq_len
+                line = log_line(state, config, corpus, costs, machine, numbers) | {"tokens_per_second": round(speed, 1)}
+                metrics.write(**line)
+                board.write(line, state.recorded[-1])
+                progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
+            if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
+                save_state(state, folder, machine)
+                write_probabilities(folder, state, costs, config, seed, verdict=None)
+                if machine.rank == 0:
+                    live.refresh()
+            if stop_asked(machine, stop):
+                save_state(state, folder, machine)
+                stop.check()
     write_layouts(folder, state.model, config, corpus, costs, machine, seed)
     verdict = judge(state, config, corpus, machine, seed, folder / "metrics.jsonl")
     write_probabilities(folder, state, costs, config, seed, verdict=verdict)
-
-
-def _steps(state: SearchState, config: Config, corpus: Corpus, costs: CostTable, folder: Path, seed: int, machine: Machine,
-           stop: StopFlag, metrics: MetricsLog, progress: tqdm, live: LiveView, board: TensorBoardLog) -> None:  # fmt: skip
-    settings = config.search
-    spent, timed_step = 0.0, state.step  # seconds in steps alone since the last line
-    while state.step < settings.steps:
-        began = time.perf_counter()
-        numbers = weight_step(state, config, corpus, machine, seed)
-        if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
-            numbers |= arch_step(state, config, corpus, costs, machine, seed)
-        spent += time.perf_counter() - began
-        progress.update()
-        if _due(state.step, config.run.log_every, settings.steps):
-            seconds = spent / (state.step - timed_step)
-            spent, timed_step = 0.0, state.step
-            line = log_line(state, config, corpus, costs, machine, numbers)
-            line["tokens_per_second"] = round(machine.world * config.data.batch_size * config.data.seq_len / seconds, 1)
-            metrics.write(**line)
-            board.write(line, state.recorded[-1])
-            progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
-        if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
-            save_state(state, folder, machine)
-            write_probabilities(folder, state, costs, config, seed, verdict=None)
-            if machine.rank == 0:
-                live.refresh()
-        if stop_asked(machine, stop):
-            save_state(state, folder, machine)
-            stop.check()
 
 
 def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, float]:
@@ -158,45 +142,6 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
     finally:
         net.alphas.requires_grad_(True)
     return {"loss": value, "temperature": temperature(settings, step)}
-
-
-def weight_gates(net: Supernet, config: Config, seed: int, step: int, rows: int) -> Tensor:
-    """Gates of a weight step on so many rows, those of all processes: [N, C], or [G, N, C] for G groups of them.
-
-    The relaxation's gates at the alphas. Only in the warm-up of `sampled` every candidate runs: at first at equal gates, which
-    leads the shared weights away from a bigram model's loss, then each on its share of the rows, so that all are trained
-    equally (Chu et al. 2021, FairNAS) at the price of one candidate a layer.
-    """
-    settings = config.search
-    layers, candidates = net.alphas.shape
-    if settings.relaxation == "sampled" and step < settings.warmup_steps:
-        if step < settings.mixture * settings.warmup_steps:
-            return torch.full((layers, candidates), 1 / candidates)
-        return fair_gates(layers, candidates, min(candidates, rows), generator_from(seed, "fair order", step))
-    noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
-    return relaxed_gates(settings, net.alphas.detach().cpu(), noise, step)
-
-
-def fair_gates(layers: int, candidates: int, groups: int, generator: torch.Generator) -> Tensor:
-    """One-hot gates [G, N, C]: in each layer every candidate gets another group of rows, so that one step trains all equally."""
-    orders = torch.stack([torch.randperm(candidates, generator=generator)[:groups] for _ in range(layers)], dim=1)  # [G, N]
-    return torch.nn.functional.one_hot(orders, candidates).float()
-
-
-def own_rows(groups: int, batch_size: int, machine: Machine) -> list[int]:
-    """How many of this process's rows lie in each group of the whole batch's; of its rows process r has r, r + world, ..."""
-    ends = itertools.accumulate(split_sizes(machine.world * batch_size, groups), initial=0)
-    before = [len(range(machine.rank, end, machine.world)) for end in ends]
-    return [second - first for first, second in itertools.pairwise(before)]
-
-
-def relaxed_gates(settings: SearchConfig, alphas: Tensor, noise: Tensor, step: int) -> Tensor:
-    """The relaxation's gates [N, C] at a step; of `gumbel` only the `search.active` largest a layer are kept."""
-    at = 1.0 if settings.relaxation == "sampled" else temperature(settings, step)  # the alphas' step draws at 1 as well
-    gates = RELAXATIONS[settings.relaxation](alphas, noise, at)
-    if settings.relaxation == "gumbel" and settings.active is not None:
-        gates = keep_largest(gates, settings.active)
-    return gates
 
 
 def arch_step(
@@ -241,12 +186,6 @@ def _score_function(
         losses = torch.stack([batch_loss(net, batch, machine, layout) for layout in gates])
     choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device)
     return score_function_loss(net.alphas, choices, losses), losses.mean()
-
-
-def temperature(settings: SearchConfig, step: int) -> float:
-    """The temperature of a step: constant in the warm-up, then from start to end, exactly at both ends."""
-    return temperature_at(step, first=settings.warmup_steps, last=settings.steps - 1,
-                          start=settings.temperature_start, end=settings.temperature_end)  # fmt: skip
 
 
 def log_line(

@@ -1,7 +1,6 @@
 """Plain training and evaluation of one architecture."""
 
 import math
-import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from nas.machine import Machine
 from nas.process import own_part, seed_from
 from nas.sharding import gathered, shard
 from nas.stop import StopFlag
-from nas.train_state import NotFinite, TrainState, go_back, resume, save_state
+from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
 from supernet.errors import UserError
 
 
@@ -126,18 +125,39 @@ def train_to_rung(
 def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine, stop: StopFlag,
            slot: int, *, until: int) -> TrainState:  # fmt: skip
     """Train up to step `until`, from the folder's checkpoint where there is one; writes `architecture.json` and the metrics."""
+    settings = config.retrain
     folder.mkdir(parents=True, exist_ok=True)
     arch.save(folder / "architecture.json")
     state = build_training(arch, config, seed, machine)
     resume(state, folder, machine)
-    while True:
-        progress = tqdm(total=until, initial=state.step, desc=f"{arch.name} seed {seed}", position=slot, mininterval=1.0)
-        try:
-            with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
-                _steps(state, config, corpus, folder, seed, machine, stop, metrics, progress, until=until)
-            return state
-        except NotFinite as failure:
-            state = go_back(state, partial(build_training, arch, config, seed, machine), folder, machine, failure)
+    progress = tqdm(total=until, initial=state.step, desc=f"{arch.name} seed {seed}", position=slot, mininterval=1.0)
+    clock = StepClock(state.step)
+    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred():
+        while state.step < until:
+            try:
+                with clock:
+                    loss = train_step(state, config, corpus, machine, seed)
+            except NotFinite as failure:
+                state = go_back(state, partial(build_training, arch, config, seed, machine), folder, machine, failure)
+                metrics.cut(state.step)
+                clock = StepClock(state.step)
+                continue
+            progress.update(state.step - progress.n)
+            last = state.step == settings.steps
+            if state.step == 1 or last or state.step % config.run.log_every == 0:
+                speed = clock.steps_per_second(state.step) * machine.world * config.data.batch_size * config.data.seq_len
+                held_out = None
+                if last or passes(state.step, settings.evaluate_every, config.run.log_every):
+                    held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
+                metrics.write(step=state.step, phase="retrain", loss=loss, held_out_loss=held_out,
+                              tokens_per_second=round(speed, 1))  # fmt: skip
+                progress.set_postfix(loss=loss, refresh=False)
+            if state.step % config.run.checkpoint_every == 0 and not last:
+                save_state(state, folder, machine)
+            if stop_asked(machine, stop):
+                save_state(state, folder, machine)
+                stop.check()
+    return state
 
 
 def build_training(arch: Architecture, config: Config, seed: int, machine: Machine) -> TrainState:
@@ -150,32 +170,6 @@ def build_training(arch: Architecture, config: Config, seed: int, machine: Machi
     if config.run.shard:
         shard(model, machine)
     return TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
-
-
-def _steps(state: TrainState, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine, stop: StopFlag,
-           metrics: MetricsLog, progress: tqdm, *, until: int) -> None:  # fmt: skip
-    settings = config.retrain
-    spent, timed_step = 0.0, state.step  # seconds in steps alone since the last line
-    while state.step < until:
-        began = time.perf_counter()
-        loss = train_step(state, config, corpus, machine, seed)
-        spent += time.perf_counter() - began
-        progress.update()
-        last = state.step == settings.steps
-        if state.step == 1 or last or state.step % config.run.log_every == 0:
-            speed = machine.world * config.data.batch_size * config.data.seq_len * (state.step - timed_step) / spent
-            spent, timed_step = 0.0, state.step
-            held_out = None
-            if last or passes(state.step, settings.evaluate_every, config.run.log_every):
-                held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
-            metrics.write(step=state.step, phase="retrain", loss=loss, held_out_loss=held_out,
-                          tokens_per_second=round(speed, 1))  # fmt: skip
-            progress.set_postfix(loss=loss, refresh=False)
-        if state.step % config.run.checkpoint_every == 0 and not last:
-            save_state(state, folder, machine)
-        if stop_asked(machine, stop):
-            save_state(state, folder, machine)
-            stop.check()
 
 
 def passes(step: int, every: int, log_every: int) -> bool:

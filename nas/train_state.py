@@ -1,6 +1,7 @@
 """A network with its optimizer: one step of its weights, what a resume needs, and the way back from a loss that is not finite."""
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,25 @@ class TrainState:
         self.scaler.update()
         self.step += 1
         return value
+
+
+class StepClock:
+    """Adds up the seconds within `with`: the steps alone, without what is logged, evaluated and saved between them."""
+
+    def __init__(self, step: int):
+        self._seconds, self._since = 0.0, step
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self._seconds += time.perf_counter() - self._started
+
+    def steps_per_second(self, step: int) -> float:
+        """Since it was last asked."""
+        speed = (step - self._since) / self._seconds
+        self._seconds, self._since = 0.0, step
+        return speed
 
 
 State = TypeVar("State", bound=TrainState)

@@ -16,7 +16,7 @@ import torch
 
 from nas.data import crop_batch, load_corpus
 from nas.machine import Machine
-from nas.search_loop import own_rows
+from nas.search_gates import own_rows
 from tiny_runs import CPU, ROOT, command, environment, tiny, tiny_yaml
 
 LINES = {"search__relaxation": "sampled", "run__log_every": 5, "retrain__drawn": 1, "retrain__random": 1, "model__dropout": 0.0}

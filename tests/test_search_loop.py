@@ -14,7 +14,8 @@ import torch
 import nas.search_loop as loop
 from nas.checkpoint import restore
 from nas.data import crop_batch
-from nas.search_loop import arch_step, build_state, temperature, weight_gates, weight_step
+from nas.search_gates import temperature, weight_gates
+from nas.search_loop import arch_step, build_state, weight_step
 from nas.stop import Stopped
 from supernet.errors import RunFailed
 from supernet.gates import RELAXATIONS
