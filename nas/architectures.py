@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from derive import Architecture
-from nas.config import Config
+from nas.config import Config, DataConfig
 from supernet.errors import SettingError, UserError
 
 if TYPE_CHECKING:
@@ -60,5 +60,22 @@ def check_fits(arch: Architecture, config: Config, corpus: Corpus) -> None:
         )
     if config.data.seq_len > arch.model.max_len:
         raise SettingError("data.seq_len", f"{config.data.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
-    if arch.task != "causal_lm" or arch.model.memory_len:
-        raise UserError(f"{arch.name}: this version trains causal_lm without memory")
+    if arch.task != "causal_lm":
+        raise UserError(f"{arch.name}: this version trains causal_lm, not {arch.task}")
+    check_span(arch, config.data)
+
+
+def check_span(arch: Architecture, data: DataConfig) -> None:
+    """SettingError when an architecture cannot be trained, or evaluated, with the rows and the memory that `data` asks for."""
+    if arch.model.memory_len and not data.contiguous(arch.model.memory_len):
+        raise SettingError("data.order", f"{arch.name} has a memory, and random crops have no text before them; use contiguous")
+    if (data.eval_seq_len or 0) > arch.model.max_len:
+        raise SettingError("data.eval_seq_len", f"{data.eval_seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
+    if data.eval_memory_len in (None, arch.model.memory_len):
+        return
+    if not arch.model.memory_len:
+        raise SettingError("data.eval_memory_len", f"{arch.name} has model.memory_len 0 and takes no memory")
+    sized = sorted({layer.block for layer in arch.layers if layer.block.endswith("synthesizer")})
+    if sized:
+        raise SettingError("data.eval_memory_len", f"{arch.name} has {', '.join(sized)}, whose maps are made for model.memory_len "
+                           f"{arch.model.memory_len}; leave it out")  # fmt: skip

@@ -34,6 +34,7 @@ def report_run(folder: Path) -> None:
 def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its vocabulary."""
     from derive import Architecture, build
+    from nas.architectures import check_span
     from nas.data import load_corpus
     from nas.machine import choose_machine
     from nas.train import evaluate, load_weights
@@ -44,8 +45,9 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
         raise UserError(f"{path}: no such file; expected a model.safetensors of a retraining")
     home = path.parent
     arch = Architecture.load(home / "architecture.json")
-    if arch.task != "causal_lm" or arch.model.memory_len:
-        raise UserError(f"{path}: this version evaluates causal_lm without memory")
+    if arch.task != "causal_lm":
+        raise UserError(f"{path}: this version evaluates causal_lm, not {arch.task}")
+    check_span(arch, config.data)
     corpus = load_corpus(config.data)
     if corpus.vocab_size != arch.model.vocab_size:
         raise UserError(

@@ -59,7 +59,19 @@ class DataConfig:
     seq_len: int = 64
     """tokens a row"""
     batch_size: int = 16
-    """rows a step"""
+    """rows a step; under torchrun of each process"""
+    order: Literal["auto", "random", "contiguous"] = "auto"
+    """random crops, or rows that go on from step to step; auto: contiguous with model.memory_len, else random"""
+    eval_seq_len: Optional[int] = None
+    """tokens a row when a network is evaluated; null: seq_len"""
+    eval_memory_len: Optional[int] = None
+    """memory of a network when it is evaluated; null: model.memory_len"""
+    eval_clamp_len: Optional[int] = None
+    """relative positions: distances above this one count as this one when a network is evaluated; null: none do"""
+
+    def contiguous(self, memory_len: int) -> bool:
+        """Whether rows go on from step to step."""
+        return self.order == "contiguous" or (self.order == "auto" and memory_len > 0)
 
 
 @dataclass
@@ -222,8 +234,8 @@ class Config:
             raise SettingError("model.task", f"{self.model.task} cannot be trained by this version; use causal_lm")
         if self.model.max_len is not None and self.data.seq_len > self.model.max_len:
             raise SettingError("data.seq_len", f"{self.data.seq_len} exceeds model.max_len {self.model.max_len}")
-        if self.model.memory_len:
-            raise SettingError("model.memory_len", "training with memory is not in this version; use 0")
+        if self.model.memory_len and not self.data.contiguous(self.model.memory_len):
+            raise SettingError("data.order", "random crops have no text before them to remember; use contiguous, or model.memory_len 0")
         _check_shares("retrain.rungs", self.retrain.rungs)
         settings = self.model.settings(vocab_size=256, seq_len=self.data.seq_len)
         self.candidates(settings)
@@ -260,6 +272,7 @@ def load_run_config(folder: Path) -> Config:
 _RANGES: dict[str, tuple[float, bool, float]] = {
     "run.seed": (0, True, 2**31), "run.workers": (0, True, 256),
     "run.log_every": (1, True, math.inf), "run.checkpoint_every": (1, True, math.inf),
+    "data.eval_seq_len": (1, True, 2**20), "data.eval_memory_len": (0, True, 2**20), "data.eval_clamp_len": (1, True, 2**20),
     "data.seq_len": (1, True, 2**20), "data.batch_size": (1, True, 2**20),
     "model.layers": (1, True, 1024), "model.d_model": (1, True, 2**16), "model.heads": (1, True, 2**12),
     "model.d_inner": (1, True, 2**18), "model.max_len": (1, True, 2**20), "model.memory_len": (0, True, 2**20),

@@ -1,8 +1,6 @@
 """A corpus as numbers, in four parts that share no token, and the batches that training and evaluation take from it."""
 
-import hashlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -104,47 +102,6 @@ def load_corpus(data: DataSettings) -> Corpus:
     )
     _check_long_enough(corpus, data.seq_len)
     return corpus
-
-
-def crop_batch(
-    corpus: Corpus, part: str, *, seq_len: int, batch_size: int, seed: int, step: int, stream: str, share: tuple[int, int] = (0, 1)
-) -> np.ndarray:
-    """Random crops of a part, [batch_size, seq_len + 1] int64: inputs and, one on, targets.
-
-    The same (seed, stream, step) gives the same crops in any process, so a resumed run needs no loader state. With a share (r, K)
-    they are the rows r, r + K, ... of a batch K times as large: K processes read it together. ValueError where the part is shorter
-    than seq_len + 1.
-    """
-    rank, world = share
-    tokens = corpus.part(part)
-    if len(tokens) <= seq_len:
-        raise ValueError(f"part {part} has {len(tokens)} tokens, fewer than seq_len + 1 = {seq_len + 1}")
-    digest = hashlib.blake2b(f"{seed}/{stream}/{step}".encode(), digest_size=16).digest()
-    generator = np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
-    starts = generator.integers(0, len(tokens) - seq_len, size=(batch_size * world, 1))[rank::world]  # [B, 1]
-    return tokens[starts + np.arange(seq_len + 1)].astype(np.int64)
-
-
-def evaluation_batches(
-    corpus: Corpus, part: str, *, seq_len: int, batch_size: int, limit: int | None = None
-) -> Iterator[np.ndarray]:
-    """A part in order as blocks, [up to batch_size, seq_len + 1] int64, in which every token but the first is a target once.
-
-    The last block, where shorter, is a batch of its own, so there is no padding: weigh each batch's mean loss by its
-    number of targets. `limit` takes only so many blocks as hold that many targets, spread evenly over the part.
-    """
-    tokens = corpus.part(part)
-    full, rest = divmod(len(tokens) - 1, seq_len)
-    starts = np.arange(full) * seq_len
-    if limit is not None and limit < len(tokens) - 1 and full:
-        wanted = min(max(math.ceil(limit / seq_len), 1), full)
-        starts = starts[(2 * np.arange(wanted) + 1) * full // (2 * wanted)]
-        rest = 0
-    for first in range(0, len(starts), batch_size):
-        rows = starts[first : first + batch_size, None] + np.arange(seq_len + 1)
-        yield tokens[rows].astype(np.int64)
-    if rest > 0:
-        yield tokens[None, full * seq_len :].astype(np.int64)
 
 
 def _cached_tokens(source: Source, encoder: Encoder | None) -> TokenFile:

@@ -16,10 +16,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from derive.strict_json import write_json
+from nas.batches import training_batch
 from nas.checkpoint import MetricsLog
 from nas.config import Config
 from nas.costs_table import CostTable
-from nas.data import Corpus, crop_batch
+from nas.data import Corpus
 from nas.live import LiveView, TensorBoardLog
 from nas.optimizers import build_adamw, learning_rate
 from nas.distributed import average, require_equal, stop_asked
@@ -27,9 +28,9 @@ from nas.machine import Machine
 from nas.process import generator_from, own_part, seed_from, versions
 from nas.scoring import write_layouts
 from nas.search_gates import own_rows, relaxed_gates, temperature, weight_gates
-from nas.sharding import shard
+from nas.sharding import gathered_rows, scattered_rows, shard
 from nas.stop import StopFlag
-from nas.train import batch_loss, evaluate, passes
+from nas.train import carried, evaluate, passes, segment_loss
 from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
 from nas.verdict import judge
 from supernet.gates import gumbel_noise, mean_entropy, sampled_gates, score_function_loss
@@ -46,18 +47,21 @@ class SearchState(TrainState):
     arch_optimizer: torch.optim.Optimizer = dataclasses.field(kw_only=True)
     recorded_steps: list[int] = dataclasses.field(default_factory=list)
     recorded: list[Tensor] = dataclasses.field(default_factory=list)  # probabilities [N, C] of those steps
+    arch_memory: Tensor | None = None  # that of the alphas' rows
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Tensors and plain values only, so that it loads with weights_only=True."""
         return super().to_checkpoint() | {
             "arch_optimizer": self.arch_optimizer.state_dict(), "candidates": self.model.labels,
             "recorded_steps": list(self.recorded_steps), "recorded": torch.stack(self.recorded) if self.recorded else None,
+            "arch_memory": gathered_rows(self.arch_memory),
         }  # fmt: skip
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from `to_checkpoint`'s value."""
         super().load(saved)
         self.arch_optimizer.load_state_dict(saved["arch_optimizer"])
+        self.arch_memory = scattered_rows(saved["arch_memory"], self.model)
         self.recorded_steps = list(saved["recorded_steps"])
         self.recorded = list(saved["recorded"]) if saved["recorded"] is not None else []
 
@@ -132,15 +136,16 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
     gates = weight_gates(net, config, seed, step, machine.world * config.data.batch_size).detach()
     rows = own_rows(len(gates), config.data.batch_size, machine) if gates.ndim == 3 else None
     torch.manual_seed(seed_from(seed, "dropout", step, *own_part(machine)))
-    batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
-                       seed=seed, step=step, stream="weights", share=(machine.rank, machine.world))  # fmt: skip
+    batch = training_batch(corpus, "weights", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="weights",
+                           segment=step)  # fmt: skip
     net.train()
     net.alphas.requires_grad_(False)
     try:
-        loss = batch_loss(net, batch, machine, gates, rows=rows)
+        loss, memory = segment_loss(net, batch.tokens, machine, gates, rows=rows, **carried(state.memory, batch))
         value = state.descend(loss, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
     finally:
         net.alphas.requires_grad_(True)
+    state.memory = None if state.bad_steps else memory
     return {"loss": value, "temperature": temperature(settings, step)}
 
 
@@ -153,21 +158,23 @@ def arch_step(
     that run forward only, on one batch. The cost term's gradient is exact: expected cost is linear in the probabilities.
     """
     settings, net, step = config.search, state.model, state.step - 1
-    batch = crop_batch(corpus, "alphas", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
-                       seed=seed, step=step, stream="alphas", share=(machine.rank, machine.world))  # fmt: skip
+    batch = training_batch(corpus, "alphas", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="alphas",
+                           segment=(step - settings.warmup_steps) // settings.arch_every)  # fmt: skip
+    carry = carried(state.arch_memory, batch)
     net.eval()  # no dropout: the alphas weigh blocks, not noise
     if settings.relaxation == "sampled":
-        task_loss, mean = _score_function(net, batch, settings.arch_samples, machine, seed, step)
+        task_loss, mean, memory = _score_function(net, batch.tokens, settings.arch_samples, machine, seed, step, carry)
     else:
         noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device)
         gates = relaxed_gates(settings, net.alphas, noise, step)
-        task_loss = batch_loss(net, batch, machine, gates, skip_zeros=settings.relaxation == "gumbel")
+        task_loss, memory = segment_loss(net, batch.tokens, machine, gates, skip_zeros=settings.relaxation == "gumbel", **carry)
         mean = task_loss.detach().clone()
     expected = costs.expected(net.probabilities())
     loss = task_loss + settings.cost_weight * costs.penalty(expected)
     (gradient,) = torch.autograd.grad(loss, [net.alphas])
     require_equal(machine, net.alphas, "alphas")
     average(machine, [gradient, mean])
+    state.arch_memory = memory if torch.isfinite(mean) else None
     if torch.isfinite(gradient).all():
         net.alphas.grad = gradient
         torch.nn.utils.clip_grad_norm_([net.alphas], settings.clip)
@@ -177,15 +184,17 @@ def arch_step(
 
 
 def _score_function(
-    net: Supernet, batch: np.ndarray, samples: int, machine: Machine, seed: int, step: int
-) -> tuple[Tensor, Tensor]:
+    net: Supernet, batch: np.ndarray, samples: int, machine: Machine, seed: int, step: int, carry: dict[str, Tensor]
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(loss whose gradient is the estimate, mean loss of the layouts, next memory: that of the first layout)."""
     generator = generator_from(seed, "arch layouts", step)
     alphas = net.alphas.detach().cpu()
     gates = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(samples)]
     with torch.no_grad():
-        losses = torch.stack([batch_loss(net, batch, machine, layout) for layout in gates])
+        found = [segment_loss(net, batch, machine, layout, **carry) for layout in gates]
+    losses = torch.stack([loss for loss, _ in found])
     choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device)
-    return score_function_loss(net.alphas, choices, losses), losses.mean()
+    return score_function_loss(net.alphas, choices, losses), losses.mean(), found[0][1]
 
 
 def log_line(

@@ -1,13 +1,15 @@
-"""Weights too large for one device: fully sharded data parallel (FSDP2), and checkpoints that do not depend on it."""
+"""Weights too large for one device: fully sharded data parallel (FSDP2); and checkpoints that depend neither on it nor on the processes."""
 
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from nas.distributed import processes
 from nas.machine import Machine
 
 
@@ -47,6 +49,23 @@ def scattered_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -
         for index, moments in saved["state"].items()
     }
     return {**saved, "state": state}
+
+
+def gathered_rows(memory: torch.Tensor | None) -> torch.Tensor | None:
+    """The memory [N, B, M', d] of all processes' rows in the order of the whole batch, on the CPU; all processes must call it."""
+    if memory is None or processes() == 1:
+        return None if memory is None else memory.cpu()
+    parts = [torch.empty_like(memory) for _ in range(processes())]
+    dist.all_gather(parts, memory.contiguous())
+    return torch.stack(parts, dim=2).flatten(1, 2).cpu()  # process r of K has the rows r, r + K, ...
+
+
+def scattered_rows(memory: torch.Tensor | None, model: nn.Module) -> torch.Tensor | None:
+    """This process's rows of the memory of a whole batch, where the model is."""
+    if memory is None:
+        return None
+    mine = memory if processes() == 1 else memory[:, dist.get_rank() :: processes()]
+    return mine.contiguous().to(next(model.parameters()).device)
 
 
 def _like(value: torch.Tensor, sharded: torch.Tensor | None) -> torch.Tensor:

@@ -1,6 +1,8 @@
 """Plain training and evaluation of one architecture."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +17,10 @@ from tqdm import tqdm
 
 from derive import Architecture, build
 from derive.strict_json import dumps_line, write_atomic
+from nas.batches import Batch, evaluation_batches, evaluation_segments, training_batch
 from nas.checkpoint import MetricsLog
-from nas.config import Config
-from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
+from nas.config import Config, DataConfig
+from nas.data import Corpus, load_corpus
 from nas.optimizers import build_adamw, learning_rate
 from nas.distributed import stop_asked
 from nas.machine import Machine
@@ -25,6 +28,7 @@ from nas.process import own_part, seed_from
 from nas.sharding import gathered, shard
 from nas.stop import StopFlag
 from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
+from supernet.backbone import Network
 from supernet.errors import UserError
 
 
@@ -39,12 +43,24 @@ def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
 def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any) -> Tensor:
     """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph.
 
-    `gates` and the options (`rows`, `skip_zeros`) are for a supernet.
+    `gates` and the options (`rows`, `skip_zeros`) are for a supernet; `memory` for a model that has one.
     """
+    return segment_loss(model, batch, machine, *gates, **options)[0]
+
+
+def segment_loss(
+    model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any
+) -> tuple[Tensor, Tensor | None]:
+    """`batch_loss`, and the memory for the next segment, [N, B, M', d], where the model has one."""
     inputs, targets = tokens_to(batch, machine.device)
     with machine.autocast():
-        logits = model(inputs, *gates, **options)
-    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        logits, memory = logits_and_memory(model(inputs, *gates, **options))
+    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten()), memory
+
+
+def logits_and_memory(output: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    """A model's output in one form; models without memory give logits alone."""
+    return output if isinstance(output, tuple) else (output, None)
 
 
 @dataclass(frozen=True)
@@ -64,14 +80,15 @@ def evaluate(
     """Loss of the model on a part of the text, every target once, or on `limit` targets spread evenly over it."""
     was_training = model.training
     model.eval()
-    rows = max(1, 8192 // config.data.seq_len)  # tokens that a CPU's cache and a small GPU both like
     losses: list[float] = []
     counts: list[int] = []
-    with torch.no_grad():
-        for batch in evaluation_batches(corpus, part, seq_len=config.data.seq_len, batch_size=rows, limit=limit):
-            inputs, targets = tokens_to(batch, machine.device)
+    memory = None
+    with torch.no_grad(), span_of(model, config.data):
+        for batch in batches_of(model, corpus, part, config, limit):
+            inputs, targets = tokens_to(batch.tokens, machine.device)
+            options = {} if batch.fresh or memory is None else {"memory": memory}
             with machine.autocast():
-                logits = model(inputs) if gates is None else model(inputs, gates)
+                logits, memory = logits_and_memory(model(inputs, **options) if gates is None else model(inputs, gates, **options))
             by_token = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
             by_row = by_token.view(targets.shape).double().mean(dim=1)
             losses += by_row.tolist()
@@ -80,6 +97,30 @@ def evaluate(
     mean = float(np.average(losses, weights=counts))
     error = float(np.std(losses, ddof=1) / math.sqrt(len(losses))) if len(losses) > 1 else math.inf
     return Evaluation(mean, error, sum(counts), tuple(losses))
+
+
+def batches_of(model: nn.Module, corpus: Corpus, part: str, config: Config, limit: int | None) -> Iterator[Batch]:
+    """The batches that a model is evaluated on: rows that go on where it has a memory, blocks that stand alone otherwise."""
+    seq_len = config.data.eval_seq_len or config.data.seq_len if isinstance(model, Network) else config.data.seq_len
+    rows = max(1, 8192 // seq_len)  # tokens that a CPU's cache and a small GPU both like
+    if getattr(model, "memory_len", 0):
+        return evaluation_segments(corpus, part, seq_len=seq_len, rows=rows, limit=limit)
+    blocks = evaluation_batches(corpus, part, seq_len=seq_len, batch_size=rows, limit=limit)
+    return (Batch(block, True) for block in blocks)
+
+
+@contextlib.contextmanager
+def span_of(model: nn.Module, data: DataConfig) -> Iterator[None]:
+    """Within, a network remembers and measures distances as `data.eval_memory_len` and `data.eval_clamp_len` say; a supernet as it trains."""
+    if not isinstance(model, Network):
+        yield
+        return
+    before = model.memory_len, model.clamp_len
+    model.set_span(before[0] if data.eval_memory_len is None else data.eval_memory_len, data.eval_clamp_len)
+    try:
+        yield
+    finally:
+        model.set_span(*before)
 
 
 def model_seed(seed: int) -> int:
@@ -181,10 +222,18 @@ def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machi
     """One AdamW step on the `weights` part; returns the loss. A non-finite step changes nothing and is counted."""
     settings, step = config.retrain, state.step
     torch.manual_seed(seed_from(seed, "retrain", "dropout", step, *own_part(machine)))
-    batch = crop_batch(corpus, "weights", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
-                       seed=seed, step=step, stream="retrain", share=(machine.rank, machine.world))  # fmt: skip
-    loss = batch_loss(state.model, batch, machine)
-    return state.descend(loss, settings.lr * learning_rate(step, settings.steps), settings.clip, machine)
+    batch = training_batch(corpus, "weights", config.data, machine, memory_len=state.model.memory_len, seed=seed, step=step,
+                           stream="retrain", segment=step)  # fmt: skip
+    loss, memory = segment_loss(state.model, batch.tokens, machine, **carried(state.memory, batch))
+    value = state.descend(loss, settings.lr * learning_rate(step, settings.steps), settings.clip, machine)
+    state.memory = None if state.bad_steps else memory
+    return value
+
+
+def carried(memory: Tensor | None, batch: Batch) -> dict[str, Tensor]:
+    """The model's argument `memory` where the batch's rows go on from the ones that it is of."""
+    fits = memory is not None and not batch.fresh and memory.shape[1] == len(batch.tokens)
+    return {"memory": memory} if fits else {}
 
 
 def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) -> None:

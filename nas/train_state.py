@@ -14,7 +14,7 @@ from nas.checkpoint import CURRENT, PREVIOUS, restore, save_checkpoint, warn
 from nas.distributed import average_gradients, share_files
 from nas.machine import Machine
 from nas.optimizers import norm_clipped, set_learning_rate
-from nas.sharding import gathered, scattered, scattered_moments
+from nas.sharding import gathered, gathered_rows, scattered, scattered_moments, scattered_rows
 from supernet.errors import RunFailed
 
 MOST_BAD_STEPS = 20  # non-finite losses in a row after which the weights are given up
@@ -35,12 +35,14 @@ class TrainState:
     step: int = 0  # weight steps done
     bad_steps: int = 0  # steps in a row whose loss was not finite
     slowed: float = 1.0  # factor of the learning rate: SLOWER after a way back
+    memory: Tensor | None = None  # [N, B, M', d] of this process's rows, where they go on
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Whole tensors and plain values only, so that it loads with weights_only=True; all processes must call it."""
         return {
             "step": self.step, "bad_steps": self.bad_steps, "slowed": self.slowed, "model": gathered(self.model.state_dict()),
             "optimizer": gathered(self.optimizer.state_dict()), "scaler": self.scaler.state_dict(),
+            "memory": gathered_rows(self.memory),
         }  # fmt: skip
 
     def load(self, saved: dict[str, Any]) -> None:
@@ -49,6 +51,7 @@ class TrainState:
         self.model.load_state_dict(scattered(saved["model"], self.model))
         self.optimizer.load_state_dict(scattered_moments(saved["optimizer"], self.optimizer))
         self.scaler.load_state_dict(saved["scaler"])
+        self.memory = scattered_rows(saved["memory"], self.model)
 
     def descend(self, loss: Tensor, lr: float, clip: float, machine: Machine) -> float:
         """One optimizer step down the processes' mean loss; returns it. A loss or gradient that is not finite changes nothing and is

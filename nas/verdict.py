@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from nas.batches import crop_batch
 from nas.config import Config
-from nas.data import Corpus, crop_batch
+from nas.data import Corpus
 from nas.machine import Machine
 from nas.process import generator_from
 from nas.train import batch_loss

@@ -18,6 +18,7 @@ class Backbone(nn.Module):
     def __init__(self, settings: ModelSettings, layers: list[nn.Module]):
         super().__init__()
         self.settings = settings
+        self.memory_len, self.clamp_len = settings.memory_len, None
         self.embedding = nn.Embedding(settings.vocab_size, settings.d_model)
         nn.init.normal_(self.embedding.weight, std=settings.d_model**-0.5)  # logits of a tied head start near unit scale
         self.positions = self.relative_biases = None
@@ -29,6 +30,17 @@ class Backbone(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(settings.d_model) if settings.norm == "pre" else nn.Identity()
         self.head = AdaptiveHead(settings) if settings.cutoffs else Head(settings)
+
+    def set_span(self, memory_len: int, clamp_len: int | None) -> None:
+        """Remember so many positions from now on, and count distances above clamp_len as that (Dai et al. 2019, for evaluation).
+
+        ValueError where a block's maps hold fewer columns of memory, or where the model was made without memory.
+        """
+        sized = any(module is not self and hasattr(module, "memory_len") for module in self.modules())
+        if memory_len != self.settings.memory_len and (sized or not self.settings.memory_len):
+            why = "synthesizers' maps are made for that many" if sized else "the model takes none"
+            raise ValueError(f"memory_len must stay {self.settings.memory_len}, got {memory_len}: {why}")
+        self.memory_len, self.clamp_len = memory_len, clamp_len
 
     def run(
         self, tokens: Tensor, extras: list[tuple], *, memory: Tensor | None = None, padding_mask: Tensor | None = None
@@ -61,8 +73,8 @@ class Backbone(nn.Module):
             self._check_memory(memory, len(tokens))
 
     def _check_memory(self, memory: Tensor, batch: int) -> None:
-        longest, width = self.settings.memory_len, self.settings.d_model
-        if not longest:
+        longest, width = self.memory_len, self.settings.d_model
+        if not self.settings.memory_len:
             raise ValueError("this model has memory_len 0, so it takes no memory")
         fits = memory.ndim == 4 and memory.shape[2] <= longest
         if not fits or (*memory.shape[:2], memory.shape[3]) != (len(self.layers), batch, width):
@@ -83,6 +95,8 @@ class Backbone(nn.Module):
         length = x.shape[1]
         nearest = 0 if self.settings.causal else min(0, 1 - length)  # keys to the right of a query lie at negative distances
         distances = torch.arange(filled + length - 1, nearest - 1, -1, device=x.device)
+        if self.clamp_len is not None:
+            distances = distances.clamp(max=self.clamp_len)
         u, v = self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
         return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), u, v)
 
@@ -90,7 +104,7 @@ class Backbone(nn.Module):
         seen = torch.stack(inputs).detach()  # [N, B, T, d]
         if memory is not None:
             seen = torch.cat((memory, seen), dim=2)
-        return seen[:, :, -self.settings.memory_len :]
+        return seen[:, :, max(0, seen.shape[2] - self.memory_len) :]
 
 
 class Network(Backbone):

@@ -77,12 +77,19 @@ class MixedLayer(nn.Module):
         self.candidates = nn.ModuleList(build_layer(candidate, settings, layer) for candidate in candidates)
 
     def forward(self, x: Tensor, context: Context, *mixtures: Mixture) -> Tensor:
-        """One mixture for each group of the rows of x [B, T, d], which follow each other. A group may be empty: its candidate runs."""
+        """One mixture for each group of the rows of x [B, T, d], which follow each other.
+
+        The candidate of an empty group runs on the first row, of which nothing is kept, so that its gradients are 0 rather than none:
+        of several processes, another may have rows in that group, and all must run the same blocks in the same order.
+        """
         if len(mixtures) == 1:
             return self._mix(x, context, mixtures[0])
         sizes = [mixture.rows for mixture in mixtures]
-        groups = zip(x.split(sizes), context.split(sizes), mixtures)
-        return torch.cat([self._mix(rows, part, mixture) for rows, part, mixture in groups])
+        first = context.split([1, len(x) - 1])[0]
+        return torch.cat([
+            self._mix(rows, part, mixture) if mixture.rows else self._mix(x[:1], first, mixture)[:0]
+            for rows, part, mixture in zip(x.split(sizes), context.split(sizes), mixtures)
+        ])  # fmt: skip
 
     def _mix(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:
         if mixture.gates is None:

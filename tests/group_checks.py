@@ -14,6 +14,7 @@ import torch.distributed as dist
 from nas.costs_table import build_costs
 from nas.data import load_corpus
 from nas.distributed import average, joined, require_equal, stop_asked
+from nas.machine import Machine
 from nas.search_loop import arch_step, build_state, weight_step
 from nas.sharding import gathered
 from nas.stop import StopFlag
@@ -24,9 +25,9 @@ from tiny_runs import CPU, assert_equal, tiny
 STEPS = 14  # of which 8 are the warm-up's
 
 
-def losses_of(relaxation: str, rows: int, machine, shard: bool = False) -> tuple[list[float], torch.Tensor, list[set[str]]]:
+def losses_of(relaxation: str, rows: int, machine: Machine, shard: bool = False, **changes: object) -> tuple[list[float], torch.Tensor, list[set[str]]]:
     """Losses of some steps on batches of so many rows in all, the alphas after them, and the parameters with a gradient in each step."""
-    config = tiny(search__relaxation=relaxation, data__batch_size=rows // machine.world, model__layers=3, run__shard=shard)
+    config = tiny(search__relaxation=relaxation, data__batch_size=rows // machine.world, model__layers=3, run__shard=shard, **changes)
     corpus = load_corpus(config.data)
     state, losses, trained = build_state(config, corpus, machine, 0), [], []
     costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
@@ -39,20 +40,23 @@ def losses_of(relaxation: str, rows: int, machine, shard: bool = False) -> tuple
     return losses, gathered(state.model.alphas.detach()), trained
 
 
-def check_steps(machine) -> None:
+def check_steps(machine: Machine) -> None:
     """Together all processes take the steps that one takes on all rows; every process holds the same weights."""
     for relaxation in RELAXATIONS:
         alone, together = losses_of(relaxation, 6, CPU), losses_of(relaxation, 6, machine)
         assert torch.allclose(torch.tensor(alone[0]), torch.tensor(together[0]), rtol=0, atol=2e-6), relaxation
         assert torch.allclose(alone[1], together[1], rtol=0, atol=1e-4), relaxation
         assert alone[2] == together[2], relaxation  # nothing but what ran has a gradient
+    remembering = {"model__memory_len": 20, "model__position": "relative"}
+    for one, other in zip(losses_of("sampled", 6, CPU, **remembering)[0], losses_of("sampled", 6, machine, **remembering)[0]):
+        assert abs(one - other) < 2e-6
     sharded = losses_of("sampled", 6, machine, shard=True)
     assert torch.allclose(torch.tensor(sharded[0]), torch.tensor(together[0]), rtol=0, atol=2e-6)
 
 
-def check_checkpoints(machine) -> None:
+def check_checkpoints(machine: Machine) -> None:
     """The state of shared-out weights is that of whole ones and can be taken up by them."""
-    config = tiny(data__batch_size=3, search__relaxation="sampled")
+    config = tiny(data__batch_size=3, search__relaxation="sampled", model__memory_len=20, model__position="relative")
     corpus = load_corpus(config.data)
     whole = build_state(config, corpus, machine, 0)
     for _ in range(10):
@@ -65,11 +69,13 @@ def check_checkpoints(machine) -> None:
     for _ in range(3):
         losses = weight_step(sharded, sharded_config, corpus, machine, 0)["loss"], weight_step(whole, config, corpus, machine, 0)["loss"]
         assert abs(losses[0] - losses[1]) < 1e-5
+    saved = sharded.to_checkpoint()["memory"]
+    assert saved.shape == (2, 6, 20, 8) and torch.equal(saved[:, machine.rank :: 2], sharded.memory)
     whole.load(sharded.to_checkpoint())
     assert_equal(sharded.to_checkpoint(), whole.to_checkpoint())
 
 
-def check_messages(machine) -> None:
+def check_messages(machine: Machine) -> None:
     """Means, the assertion on equal values, and a signal that one process alone has got."""
     mine = [torch.full((2, 3), float(machine.rank)), torch.tensor(10.0 * machine.rank)]
     average(machine, mine)

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from derive import Architecture
-from nas.architectures import architectures_against, check_fits, resolve_architecture, unique_by_name
+from nas.architectures import architectures_against, check_fits, check_span, resolve_architecture, unique_by_name
+from nas.config import DataConfig
 from nas.data import load_corpus
 from supernet.errors import UserError
 from tiny_runs import tiny
@@ -76,8 +77,21 @@ def test_what_cannot_be_trained_on_the_text_is_refused() -> None:
         check_fits(resolve_architecture("par-base", config, 256), config, corpus)
     with pytest.raises(UserError, match="^data.seq_len: 16 exceeds max_len 8"):
         check_fits(Architecture.from_pattern("sf", {"max_len": 8}), config, corpus)
-    memory = Architecture.from_pattern("sf", {"max_len": 16, "memory_len": 4, "position": "relative"})
-    masked = Architecture.from_pattern("sf", {"max_len": 16, "task": "masked_lm"})
-    for arch in (memory, masked):
-        with pytest.raises(UserError, match="trains causal_lm without memory"):
-            check_fits(arch, config, corpus)
+    with pytest.raises(UserError, match="this version trains causal_lm, not masked_lm"):
+        check_fits(Architecture.from_pattern("sf", {"max_len": 16, "task": "masked_lm"}), config, corpus)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "memory_len", "data", "message"),
+    [
+        ("sf", 4, {"order": "random"}, "^data.order: sf has a memory, and random crops"),
+        ("sf", 4, {"eval_seq_len": 17}, "^data.eval_seq_len: 17 exceeds max_len 16 of sf"),
+        ("sf", 0, {"eval_memory_len": 4}, "^data.eval_memory_len: sf has model.memory_len 0"),
+        ("sdqf", 4, {"eval_memory_len": 8}, "^data.eval_memory_len: .*dense_synthesizer, factorized_random_synthesizer, whose maps .* 4;"),
+    ],
+)
+def test_what_cannot_remember_so_is_refused(pattern: str, memory_len: int, data: dict[str, object], message: str) -> None:
+    arch = Architecture.from_pattern(pattern, {"max_len": 16, "memory_len": memory_len, "position": "relative"})
+    check_span(arch, DataConfig())
+    with pytest.raises(UserError, match=message):
+        check_span(arch, DataConfig(**data))

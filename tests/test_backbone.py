@@ -284,3 +284,31 @@ def test_learned_positions_start_where_a_shift_is_linear(width: int) -> None:
     assert start.shape == (48, width) and start.std() == pytest.approx(width**-0.5, rel=0.1)
     shift = torch.linalg.lstsq(start[:-2].double(), start[1:-1].double()).solution
     torch.testing.assert_close((start[:-1].double() @ shift).float(), start[1:], atol=1e-3, rtol=0)
+
+
+def test_a_longer_memory_and_clamped_distances_are_for_networks_whose_maps_have_no_size() -> None:
+    sized, free, none = (Architecture.from_pattern(pattern, {"max_len": 8, "memory_len": memory, "position": "relative"})
+                         for pattern, memory in (("sqf", 4), ("sf", 4), ("sf", 0)))  # fmt: skip
+    network = build(free)
+    network.set_span(9, None)
+    memory = None
+    for _ in range(3):
+        _, memory = network(torch.zeros(1, 8, dtype=torch.int64), memory=memory)
+    assert memory.shape[2] == 9
+    network.set_span(9, 5)
+    tokens = torch.arange(8)[None]
+    clamped, _ = network(tokens, memory=memory)
+    network.set_span(9, 16)
+    assert torch.equal(network(tokens, memory=memory)[0], build_again(network, free)(tokens, memory=memory)[0])
+    assert not torch.equal(network(tokens, memory=memory)[0], clamped)
+    for arch, words in ((sized, "synthesizers' maps"), (none, "the model takes none")):
+        with pytest.raises(ValueError, match=words):
+            build(arch).set_span(9, None)
+
+
+def build_again(network: Network, arch: Architecture) -> Network:
+    """The same weights with a longer memory and no clamp."""
+    other = build(arch)
+    other.load_state_dict(network.state_dict())
+    other.set_span(9, None)
+    return other

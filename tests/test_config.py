@@ -14,21 +14,22 @@ import pytest
 import torch
 
 
-from derive import Architecture, derive_architectures
+from derive import Architecture, build, derive_architectures
 from derive.strict_json import read_json
+from nas.batches import crop_batch, training_batch
 from nas.config import _RANGES, DEFAULT_BLOCKS, Config, check_ranges
-from nas.data import crop_batch, load_corpus
+from nas.data import load_corpus
 from nas.halving import halving_stage
+from nas.machine import choose_machine
 from nas.options import config_from_values
 from nas.pipeline import retrain_seeds, seed_folders
 from nas.preflight import check_run
-from nas.machine import choose_machine
 from nas.process import count_workers
 from nas.run_folder import choose_folder, open_run_folder
 from nas.search_loop import build_state
 from nas.stop import StopFlag
 from nas.sweep import sweep_points
-from nas.train import train_architecture
+from nas.train import evaluate, train_architecture
 from nas.yaml_file import read_yaml
 from supernet.blocks import BLOCKS
 from supernet.errors import SettingError, UserError
@@ -127,6 +128,21 @@ def batch(config: Config, folder: Path) -> Any:
     return crop_batch(corpus, "weights", seq_len=data.seq_len, batch_size=data.batch_size, seed=0, step=0, stream="x").shape
 
 
+def ordered(config: Config, folder: Path) -> Any:
+    corpus = load_corpus(config.data)
+    return training_batch(corpus, "weights", config.data, CPU, memory_len=0, seed=0, step=3, stream="x", segment=3).tokens.tolist()
+
+
+def evaluated(config: Config, folder: Path) -> Any:
+    """The loss of a fresh network with memory and relative positions."""
+    settings = config.model.settings(256, config.data.seq_len)
+    torch.manual_seed(0)
+    network = build(Architecture.from_pattern("sf", {**settings.to_mapping(), "task": settings.task}))
+    with torch.no_grad():
+        network.layers[0].block.output.weight.mul_(100)
+    return evaluate(network, load_corpus(config.data), "held_out", config, CPU, limit=512).loss
+
+
 def derived(config: Config, run: Path) -> Any:
     found = derive_architectures(run, **dataclasses.asdict(config.derive))
     return [(arch.pattern, arch.evidence["probabilities"]) for arch in found.values()]
@@ -147,6 +163,7 @@ def trained_names(config: Config, folder: Path) -> Any:
     return [*config.retrain.architectures, *(arch.name for arch in check_run(config, load_corpus(config.data)))]
 
 
+REMEMBERING = {"model__memory_len": 16, "model__position": "relative"}
 # key -> (another value, what must come out differently, other settings under which the key matters)
 KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "run.dir": ("elsewhere", lambda config, folder: choose_folder(config), {}),
@@ -157,6 +174,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "run.resume": (True, opened, {}),
     "run.deterministic": (True, machine, {}),
     "run.workers": (3, lambda config, folder: count_workers(config.run, 8), {}),
+    "run.shard": (True, machine, {}),
     "run.tensorboard": (True, boards, {}),
     "run.log_every": (4, searched, {}),
     "run.checkpoint_every": (7, searched, {}),
@@ -166,7 +184,11 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "data.seq_len": (12, batch, {}),
     "data.batch_size": (4, batch, {}),
     "model.task": ("classification", checked, {}),
-    "model.memory_len": (4, checked, {"model__position": "none"}),
+    "model.memory_len": (4, trained, {"model__position": "none"}),
+    "data.order": ("contiguous", ordered, {}),
+    "data.eval_seq_len": (5, evaluated, {}),
+    "data.eval_memory_len": (9, evaluated, REMEMBERING),
+    "data.eval_clamp_len": (3, evaluated, REMEMBERING),
     **{f"model.{key}": (value, searched, {}) for key, value in {
         "layers": 3, "d_model": 10, "heads": 4, "d_inner": 11, "max_len": 20, "dropout": 0.1, "norm": "post", "position": "none",
         "tie_embeddings": False,

@@ -1,4 +1,4 @@
-"""The corpus and its batches: four parts that cover the text once, and the same crops for the same step anywhere."""
+"""The corpus: four parts that cover the text once."""
 
 import hashlib
 import json
@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nas.data import Corpus, crop_batch, evaluation_batches, load_corpus
+from nas.batches import crop_batch
+from nas.data import Corpus, load_corpus
 from supernet.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -209,72 +210,6 @@ def test_too_short_a_text_names_both_keys(tmp_path: Path) -> None:
     for tokens in ("bytes", "chars", "words"):
         with pytest.raises(UserError, match=r"data\.path: input\.txt is empty"):
             load_corpus(settings(path, tokens=tokens))
-
-
-def test_crops_are_from_the_part_and_follow_each_other() -> None:
-    corpus = load_corpus(settings())
-    whole = corpus.part("alphas").tobytes()
-    batch = crop_batch(corpus, "alphas", seq_len=61, batch_size=5, seed=3, step=11, stream="alphas")
-    assert (batch.shape, batch.dtype) == ((5, 62), np.int64)
-    assert all(row.astype(np.uint8).tobytes() in whole for row in batch)
-
-
-def test_crops_reach_both_ends_of_a_part(tmp_path: Path) -> None:
-    (tmp_path / "input.txt").write_bytes(bytes(range(200)))
-    corpus = load_corpus(settings(tmp_path / "input.txt", seq_len=3))
-    batch = crop_batch(corpus, "test", seq_len=3, batch_size=400, seed=0, step=0, stream="x")
-    assert set(batch[:, 0]) == set(range(190, 197)) and batch.max() == 199
-    one = crop_batch(corpus, "test", seq_len=9, batch_size=2, seed=0, step=0, stream="x")
-    assert one.tolist() == [list(range(190, 200))] * 2
-    with pytest.raises(ValueError, match="part test has 10 tokens"):
-        crop_batch(corpus, "test", seq_len=10, batch_size=2, seed=0, step=0, stream="x")
-
-
-def test_crops_depend_on_seed_step_and_stream_alone() -> None:
-    corpus = load_corpus(settings())
-
-    def crops(**changed: object) -> bytes:
-        arguments = {"seq_len": 31, "batch_size": 3, "seed": 1, "step": 2, "stream": "weights", **changed}
-        return crop_batch(corpus, "weights", **arguments).tobytes()
-
-    assert crops() == crops()
-    assert len({crops(), crops(seed=2), crops(step=3), crops(stream="alphas"), crops(seed=-1)}) == 5
-    program = (
-        "import types; from nas.data import *\n"
-        "corpus = load_corpus(types.SimpleNamespace(name='sotu', path=None, tokens='bytes', seq_len=7))\n"
-        "print(crop_batch(corpus, 'weights', seq_len=31, batch_size=3, seed=1, step=2, stream='weights').tobytes().hex())"
-    )
-    environment = {**os.environ, "PYTHONHASHSEED": "77"}
-    printed = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=environment, text=True)
-    assert printed.strip() == crops().hex()
-
-
-@pytest.mark.parametrize("length", [8, 9, 15, 22, 23, 210, 211])
-def test_evaluation_meets_every_target_once(tmp_path: Path, length: int) -> None:
-    (tmp_path / "input.txt").write_bytes(np.arange(length * 20, dtype=np.uint32).tobytes()[: length * 20])
-    corpus = load_corpus(settings(tmp_path / "input.txt"))
-    whole = corpus.part("held_out").astype(np.int64)
-    assert len(whole) == length
-    batches = list(evaluation_batches(corpus, "held_out", seq_len=7, batch_size=3))
-    assert np.concatenate([batch[:, 1:].ravel() for batch in batches]).tolist() == whole[1:].tolist()
-    assert np.concatenate([batch[:, :-1].ravel() for batch in batches]).tolist() == whole[:-1].tolist()
-    assert all(batch.dtype == np.int64 and batch.shape[0] <= 3 and 2 <= batch.shape[1] <= 8 for batch in batches)
-    assert sum(batch.shape[1] < 8 for batch in batches) == ((length - 1) % 7 > 0)
-
-
-def test_a_limited_evaluation_is_spread_over_the_part() -> None:
-    corpus = load_corpus(settings())
-    whole = corpus.part("held_out").tobytes()
-    batches = list(evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=950))
-    again = list(evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=950))
-    assert [batch.shape for batch in batches] == [(4, 101), (4, 101), (2, 101)]
-    assert all((one == other).all() for one, other in zip(batches, again))
-    places = [whole.index(row.astype(np.uint8).tobytes()) for batch in batches for row in batch]
-    expected = [(number + 0.5) / 10 * len(whole) for number in range(10)]
-    assert places == pytest.approx(expected, abs=200)
-    for limit in (len(whole), len(whole) - 1, None):
-        batches = evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=limit)
-        assert sum(batch[:, 1:].size for batch in batches) == len(whole) - 1
 
 
 def test_reading_a_corpus_needs_no_torch() -> None:

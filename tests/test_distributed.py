@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from nas.data import crop_batch, load_corpus
+from nas.batches import crop_batch
+from nas.data import load_corpus
 from nas.machine import Machine
 from nas.search_gates import own_rows
 from tiny_runs import CPU, ROOT, command, environment, tiny, tiny_yaml

@@ -13,7 +13,7 @@ import torch
 
 import nas.search_loop as loop
 from nas.checkpoint import restore
-from nas.data import crop_batch
+from nas.batches import training_batch
 from nas.search_gates import temperature, weight_gates
 from nas.search_loop import arch_step, build_state, weight_step
 from nas.stop import Stopped
@@ -135,12 +135,12 @@ def test_weights_and_alphas_read_their_own_part_of_the_text(monkeypatch: pytest.
     made = bench(search__relaxation="softmax")
     read: list[tuple[str, np.ndarray]] = []
 
-    def recording(corpus: Any, part: str, **options: Any) -> np.ndarray:
-        batch = crop_batch(corpus, part, **options)
-        read.append((part, batch))
+    def recording(corpus: Any, part: str, *arguments: Any, **options: Any) -> Any:
+        batch = training_batch(corpus, part, *arguments, **options)
+        read.append((part, batch.tokens))
         return batch
 
-    monkeypatch.setattr(loop, "crop_batch", recording)
+    monkeypatch.setattr(loop, "training_batch", recording)
     for _ in range(3):
         weight_step(made.state, made.config, made.corpus, CPU, 0)
         arch_step(made.state, made.config, made.corpus, made.costs, CPU, 0)
@@ -216,6 +216,21 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, relaxation: st
     assert_equal(final_state(tmp_path / "whole", config), final_state(tmp_path / "parts", config))
     whole, parts = ((tmp_path / name / "probabilities.json").read_bytes() for name in ("whole", "parts"))
     assert whole == parts
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("relaxation", RELAXATIONS)
+def test_a_search_with_memory_remembers_weights_and_alphas_text_apart_and_resumes(tmp_path: Path, relaxation: str) -> None:
+    config = tiny(search__relaxation=relaxation, model__memory_len=20, model__position="relative", search__arch_every=2)
+    search_in(tmp_path / "whole", config)
+    for after in (2, 12):
+        with pytest.raises(Stopped):
+            search_in(tmp_path / "parts", config, StopAt(after))
+    saved = torch.load(tmp_path / "parts" / "checkpoint.pt", weights_only=True)
+    assert saved["memory"].shape == saved["arch_memory"].shape == (2, 3, 20, 8)
+    assert not torch.equal(saved["memory"], saved["arch_memory"])
+    search_in(tmp_path / "parts", config)
+    assert_equal(final_state(tmp_path / "whole", config), final_state(tmp_path / "parts", config))
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
 
 

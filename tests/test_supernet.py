@@ -288,3 +288,29 @@ def softmax_or_one_hot(number: int) -> Tensor:
 def test_more_groups_than_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="up to 2 groups of rows"):
         supernet(FEW)(TOKENS, torch.full((3, 2, 3), 1 / 3))
+
+
+@pytest.mark.parametrize("memory_len", [0, 20])
+def test_groups_of_any_size_are_the_rows_run_apart_and_the_empty_ones_have_zero_gradients(memory_len: int) -> None:
+    config = {"d_model": 8, "heads": 2, "d_inner": 10, "max_len": 16, "memory_len": memory_len, "position": "relative" if memory_len else "learned",
+              "layers": 2, "task": "causal_lm"}  # fmt: skip
+    net = Supernet(config, ["self_attention", "random_synthesizer", "feed_forward", "identity"])
+    tokens = torch.randint(256, (5, 16), generator=torch.Generator().manual_seed(0))
+    gates = torch.eye(4)[torch.stack([torch.arange(4), torch.arange(4).flip(0)], dim=1)]
+    memory = {"memory": torch.randn(2, 5, 7, 8)} if memory_len else {}
+    for rows in ([0, 2, 2, 1], [3, 0, 0, 2], [1, 1, 1, 2], [5, 0, 0, 0]):
+        net.zero_grad(set_to_none=True)
+        found = net(tokens, gates, rows=rows, **memory)
+        logits = found[0] if memory_len else found
+        parts = [
+            net(part, group, **({"memory": past} if memory_len else {}))
+            for part, past, group in zip(tokens.split(rows), memory.get("memory", torch.zeros(1, 5)).split(rows, dim=1), gates) if len(part)
+        ]  # fmt: skip
+        assert torch.allclose(logits, torch.cat([part[0] if memory_len else part for part in parts]), atol=1e-6)
+        logits.square().mean().backward()
+        assert all(parameter.grad is not None for parameter in net.weight_parameters())
+        candidates = net.layers[0].candidates
+        for index, size in enumerate(rows[:3]):
+            assert any(parameter.grad.any() for parameter in candidates[index].parameters()) is (size > 0)
+    with pytest.raises(ValueError, match="rows must be 4 numbers that sum to 5, got"):
+        net(tokens, gates, rows=[1, 1, 1, 1])

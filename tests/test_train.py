@@ -1,6 +1,7 @@
 """Plain training: it learns, goes on bit for bit, keeps what it reports, and gives up on a loss that stays not finite."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import math
@@ -15,10 +16,11 @@ from torch import Tensor, nn
 
 from derive import Architecture, build
 from nas.config import Config
-from nas.data import Corpus, evaluation_batches, load_corpus
+from nas.batches import evaluation_batches
+from nas.data import Corpus, load_corpus
 from nas.optimizers import learning_rate
 from nas.stop import StopFlag, Stopped
-from nas.train import build_training, evaluate, load_weights, save_weights, train_architecture
+from nas.train import build_training, evaluate, load_weights, save_weights, train_architecture, train_step
 from nas.train_state import SLOWER, require_finite, save_state
 from supernet.errors import RunFailed, UserError
 from tiny_runs import CPU, StopAt, assert_equal, tiny
@@ -94,6 +96,78 @@ def test_a_finished_training_is_left_as_it_is(tmp_path: Path) -> None:
     assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.iterdir()} == before
 
 
+REMEMBERS = {"model__memory_len": 24, "model__position": "relative"}
+
+
+def test_memory_goes_on_from_step_to_step_and_starts_anew_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss of a step is that of the model on the segment with the memory of the one before, detached and bounded."""
+    import nas.train
+
+    config = tiny(**REMEMBERS, retrain__lr=1e-12, data__batch_size=2)
+    state = build_training(architecture(config), config, 0, CPU)
+    corpus, seen = load_corpus(config.data), []
+    plain = nas.train.segment_loss
+
+    def recording(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        seen.append(options.get("memory"))
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(nas.train, "segment_loss", recording)
+    start, end = corpus.parts["weights"]
+    segments = (end - start - 1) // 2 // 16
+    losses = [train_step(state, config, corpus, CPU, 0) for _ in range(4)]
+    assert [None if memory is None else memory.shape[2] for memory in seen] == [None, 16, 24, 24]
+    assert not any(memory.requires_grad for memory in seen[1:])
+    long = np.stack([corpus.part("weights")[row * ((end - start - 1) // 2) :][:65] for row in (0, 1)]).astype(np.int64)
+    with torch.no_grad():
+        memory, expected = None, []
+        for number in range(4):
+            inputs = torch.from_numpy(long[:, 16 * number : 16 * number + 17])
+            logits, memory = state.model(inputs[:, :-1], memory=memory)
+            expected.append(float(torch.nn.functional.cross_entropy(logits.flatten(0, 1), inputs[:, 1:].flatten())))
+    assert losses == pytest.approx(expected, abs=1e-5)
+    state.step = segments
+    train_step(state, config, corpus, CPU, 0)
+    assert seen[-1] is None
+
+
+def test_memory_survives_a_resume_and_a_bad_step_forgets_it(tmp_path: Path) -> None:
+    config = tiny(**REMEMBERS)
+    train(tmp_path / "whole", config)
+    for after in (1, 6):
+        with pytest.raises(Stopped):
+            train(tmp_path / "parts", config, StopAt(after))
+    assert torch.load(tmp_path / "parts" / "checkpoint.pt", weights_only=True)["memory"].shape == (2, 3, 24, 8)
+    train(tmp_path / "parts", config)
+    assert_equal(load_file(tmp_path / "whole" / "model.safetensors"), load_file(tmp_path / "parts" / "model.safetensors"))
+    assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
+    state = build_training(architecture(config), config, 0, CPU)
+    train_step(state, config, load_corpus(config.data), CPU, 0)
+    assert state.memory is not None
+    state.memory.fill_(math.nan)
+    train_step(state, config, load_corpus(config.data), CPU, 0)
+    assert state.bad_steps == 1 and state.memory is None
+    train_step(state, config, load_corpus(config.data), CPU, 0)
+    assert state.bad_steps == 0
+
+
+def test_evaluation_with_memory_is_that_of_one_long_row_and_can_remember_more_than_training() -> None:
+    config = tiny(model__memory_len=24, model__position="relative", model__max_len=600)
+    model = build(architecture(config)).eval()
+    with torch.no_grad():
+        model.layers[0].block.output.weight.mul_(50)
+    corpus = load_corpus(config.data)
+    wide = dataclasses.replace(config, data=dataclasses.replace(config.data, eval_memory_len=600))
+    found = evaluate(model, corpus, "held_out", wide, CPU, limit=128)
+    tokens = torch.from_numpy(corpus.part("held_out")[:129].astype(np.int64))[None]
+    with torch.no_grad():
+        logits, _ = model(tokens[:, :-1])
+    expected = float(torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]))
+    assert found.loss == pytest.approx(expected, abs=1e-5) and found.tokens == 128
+    assert evaluate(model, corpus, "held_out", config, CPU, limit=128).loss != pytest.approx(expected, abs=1e-5)
+    assert (model.memory_len, model.clamp_len) == (24, None)
+
+
 def test_another_seed_and_another_layout_differ(tmp_path: Path) -> None:
     results = set()
     for number, (seed, pattern) in enumerate([(0, "sf"), (1, "sf"), (0, "ff")]):
@@ -120,18 +194,18 @@ def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint
     """From step 11 on the loss of the first network is made NaN."""
     import nas.train
 
-    plain, seen = nas.train.batch_loss, []
+    plain, seen = nas.train.segment_loss, []
 
-    def broken(model: nn.Module, *arguments: Any) -> Tensor:
-        loss = plain(model, *arguments)
+    def broken(model: nn.Module, *arguments: Any) -> tuple[Tensor, None]:
+        loss, _ = plain(model, *arguments)
         if model.training:
             seen.append(model)
-        return loss * math.nan if model is seen[0] and len(seen) > 10 else loss
+        return loss * math.nan if model is seen[0] and len(seen) > 10 else loss, None
 
     optimizers: list[torch.optim.Optimizer] = []
     built = nas.train.build_adamw
     monkeypatch.setattr(nas.train, "build_adamw", lambda *arguments: optimizers.append(built(*arguments)) or optimizers[-1])
-    monkeypatch.setattr(nas.train, "batch_loss", broken)
+    monkeypatch.setattr(nas.train, "segment_loss", broken)
     config = tiny(retrain__steps=40, run__checkpoint_every=4, run__log_every=1, retrain__evaluate_every=100)
     train(tmp_path, config)
     assert len(optimizers) == 2 and seen.count(seen[0]) == 30 and len(seen) == 30 + 32  # 20 bad ones, then from step 8 to the end
@@ -229,14 +303,15 @@ def test_every_architecture_sees_the_same_text(tmp_path: Path, monkeypatch: pyte
     import nas.train
 
     seen: dict[str, list[bytes]] = {"s": [], "ff": []}
-    plain = nas.train.crop_batch
+    plain = nas.train.training_batch
     for pattern, batches in seen.items():
 
-        def recording(corpus: Corpus, part: str, batches: list = batches, **options: Any) -> np.ndarray:
+        def recording(corpus: Corpus, part: str, *arguments: Any, batches: list = batches, **options: Any) -> Any:
             assert part == "weights"
-            batches.append(plain(corpus, part, **options).tobytes())
-            return plain(corpus, part, **options)
+            batch = plain(corpus, part, *arguments, **options)
+            batches.append(batch.tokens.tobytes())
+            return batch
 
-        monkeypatch.setattr(nas.train, "crop_batch", recording)
+        monkeypatch.setattr(nas.train, "training_batch", recording)
         train(tmp_path / pattern, tiny(retrain__steps=4), pattern=pattern)
     assert seen["s"] == seen["ff"] and len(set(seen["s"])) == 4
