@@ -100,6 +100,10 @@ class ModelConfig:
     """how positions are told"""
     tie_embeddings: bool = True
     """one matrix for embedding and head"""
+    share_biases: bool = True
+    """relative positions: one pair of biases for all layers (Transformer-XL base), or one a layer"""
+    cutoffs: list[int] = field(default_factory=list)
+    """adaptive softmax: rising cluster borders below the vocabulary's size; none: one plain softmax"""
 
     def settings(self, vocab_size: int, seq_len: int) -> ModelSettings:
         """The model's settings for a vocabulary; SettingError names the key that does not fit."""
@@ -237,7 +241,7 @@ class Config:
         if self.model.memory_len and not self.data.contiguous(self.model.memory_len):
             raise SettingError("data.order", "random crops have no text before them to remember; use contiguous, or model.memory_len 0")
         _check_shares("retrain.rungs", self.retrain.rungs)
-        settings = self.model.settings(vocab_size=256, seq_len=self.data.seq_len)
+        settings = self.model.settings(vocab_size=max([256, *(cutoff + 1 for cutoff in self.model.cutoffs)]), seq_len=self.data.seq_len)
         self.candidates(settings)
         if self.search.warmup_steps >= self.search.steps:
             raise SettingError(

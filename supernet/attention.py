@@ -13,14 +13,14 @@ from supernet.settings import ModelSettings
 
 
 class Relative(NamedTuple):
-    """Relative positions of one forward pass: encodings [E, d] and the biases u and v [d].
+    """Relative positions of one forward pass: encodings [E, d] and the biases u and v [d]; None where every block has its own.
 
     Row c encodes the distance K-1-c: from K-1 down to 0 in a causal model (E = K), to -(T-1) in others (E = K + T - 1).
     """
 
     encodings: Tensor
-    u: Tensor
-    v: Tensor
+    u: Tensor | None
+    v: Tensor | None
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -66,12 +66,17 @@ class DotProductLogits(nn.Module):
     S = ((q_i + u) k_j + (q_i + v) W_R r_{i-j}) / sqrt(d_h), no biases in the projections.
     """
 
+    no_decay = ("biases",)
+
     def __init__(self, config: ModelSettings, heads: int):
         super().__init__()
         self.heads = heads
         self.query = nn.Linear(config.d_model, config.d_model, bias=False)
         self.key = nn.Linear(config.d_model, config.d_model, bias=False)
         self.position = nn.Linear(config.d_model, config.d_model, bias=False) if config.position == "relative" else None
+        self.biases = None
+        if config.position == "relative" and not config.share_biases:
+            self.biases = nn.Parameter(torch.zeros(2, config.d_model))
 
     def project(self, x: Tensor, memory: Tensor | None, relative: Relative | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries [B, h, T, d_h], keys [B, h, K, d_h], and the position logits [B, h, T, K] (None without relative)."""
@@ -80,9 +85,10 @@ class DotProductLogits(nn.Module):
         if self.position is None or relative is None:
             return split_heads(query, self.heads), keys, None
         encodings = split_heads(self.position(relative.encodings)[None], self.heads)  # [1, h, E, d_h]
-        by_distance = split_heads(query + relative.v, self.heads) @ encodings.transpose(-1, -2)
+        u, v = (relative.u, relative.v) if self.biases is None else self.biases
+        by_distance = split_heads(query + v, self.heads) @ encodings.transpose(-1, -2)
         scale = keys.shape[-1] ** -0.5
-        return split_heads(query + relative.u, self.heads), keys, _shift(by_distance, keys.shape[2]) * scale
+        return split_heads(query + u, self.heads), keys, _shift(by_distance, keys.shape[2]) * scale
 
     def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
         """x [B, T, d] -> logits [B, h, T, K]."""

@@ -24,7 +24,7 @@ class Backbone(nn.Module):
         self.positions = self.relative_biases = None
         if settings.position == "learned":
             self.positions = nn.Parameter(_first_positions(settings.max_len, settings.d_model))
-        if settings.position == "relative":
+        if settings.position == "relative" and settings.share_biases:
             self.relative_biases = nn.Parameter(torch.zeros(2, settings.d_model))  # u and v, shared by all layers
         self.dropout = nn.Dropout(settings.dropout)
         self.layers = nn.ModuleList(layers)
@@ -90,14 +90,14 @@ class Backbone(nn.Module):
         return x
 
     def _relative(self, filled: int, x: Tensor) -> Relative | None:
-        if self.relative_biases is None:
+        if self.settings.position != "relative":
             return None
         length = x.shape[1]
         nearest = 0 if self.settings.causal else min(0, 1 - length)  # keys to the right of a query lie at negative distances
         distances = torch.arange(filled + length - 1, nearest - 1, -1, device=x.device)
         if self.clamp_len is not None:
             distances = distances.clamp(max=self.clamp_len)
-        u, v = self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
+        u, v = (None, None) if self.relative_biases is None else self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
         return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), u, v)
 
     def _next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:

@@ -33,7 +33,7 @@ def dot_product_logits(settings: ModelSettings, options: Options, seq_len: int) 
     parameters, flops = 2 * d * d, 2 * d * d + over_keys + 2 * keys * d
     if settings.position == "relative":
         distances = keys if settings.causal else keys + seq_len - 1
-        return parameters + d * d, flops + 2 * d * d * distances // seq_len + 2 * distances * d
+        return parameters + d * d + (0 if settings.share_biases else 2 * d), flops + 2 * d * d * distances // seq_len + 2 * distances * d
     return parameters, flops
 
 
@@ -116,8 +116,8 @@ def surroundings(settings: ModelSettings) -> tuple[int, int]:
     parameters = vocab * d
     if settings.position == "learned":
         parameters += settings.max_len * d
-    if settings.position == "relative":
-        parameters += 2 * d  # the two biases u and v, shared by all layers
+    if settings.position == "relative" and settings.share_biases:
+        parameters += 2 * d  # the two biases u and v
     if settings.norm == "pre":
         parameters += norm_parameters(settings)
     if not settings.tie_embeddings:

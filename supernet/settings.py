@@ -18,7 +18,8 @@ LARGEST = 2**31 - 1  # bounds every size, so that a hostile file cannot ask for 
 class ModelSettings:
     """Widths and kinds that all layers share. `task` stands beside "model" in an architecture file, the rest inside it.
 
-    `cutoffs` are the adaptive softmax's cluster borders (Grave et al. 2017; empty: one plain softmax).
+    `cutoffs` are the adaptive softmax's cluster borders (Grave et al. 2017; empty: one plain softmax). `share_biases`: relative
+    positions' u and v are one pair for all layers, as in the published Transformer-XL, or a pair a layer.
     Raises SettingError naming `model.KEY` when a value has the wrong type or does not fit the others.
     """
 
@@ -33,6 +34,7 @@ class ModelSettings:
     position: str = "learned"
     tie_embeddings: bool = True
     cutoffs: tuple[int, ...] = ()  # a list becomes a tuple
+    share_biases: bool = True
     task: str = "causal_lm"
 
     def __post_init__(self) -> None:
@@ -40,8 +42,9 @@ class ModelSettings:
             check_int(getattr(self, key), f"model.{key}", least=1)
         check_int(self.memory_len, "model.memory_len", least=0)
         _check_number(self.dropout, "model.dropout")
-        if not isinstance(self.tie_embeddings, bool):
-            raise SettingError("model.tie_embeddings", f"expected true or false, got {self.tie_embeddings!r}")
+        for key in ("tie_embeddings", "share_biases"):
+            if not isinstance(getattr(self, key), bool):
+                raise SettingError(f"model.{key}", f"expected true or false, got {getattr(self, key)!r}")
         check_choice(self.task, "task", TASKS)
         check_choice(self.norm, "model.norm", NORMS)
         check_choice(self.position, "model.position", POSITIONS)
@@ -77,12 +80,14 @@ class ModelSettings:
         return cls(**values, task=task)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The file's "model" mapping; `cutoffs` is left out where there are none."""
+        """The file's "model" mapping; `cutoffs` is left out where there are none, `share_biases` where they are shared."""
         values = dataclasses.asdict(self)
         del values["task"]
         values["cutoffs"] = list(self.cutoffs)
         if not self.cutoffs:
             del values["cutoffs"]
+        if self.share_biases:
+            del values["share_biases"]
         return values
 
 

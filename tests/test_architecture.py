@@ -306,7 +306,7 @@ def test_schema_names_what_the_code_names() -> None:
     model = SCHEMA["$defs"]["model"]["properties"]
     assert SCHEMA["properties"]["task"]["enum"] == list(TASKS)
     assert (model["norm"]["enum"], model["position"]["enum"]) == (list(NORMS), list(POSITIONS))
-    defaults = {**ModelSettings().to_mapping(), "cutoffs": []}
+    defaults = {**ModelSettings().to_mapping(), "cutoffs": [], "share_biases": True}
     assert {key: entry["default"] for key, entry in model.items()} == defaults
     options = {
         entry["properties"]["block"]["const"]: set(entry["properties"]) - {"block"}

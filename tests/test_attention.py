@@ -38,9 +38,10 @@ def test_formula_with_memory(filled: int, mask: torch.Tensor | None) -> None:
     ("masked_lm", 0, [1]),
 ])  # fmt: skip
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
-def test_relative_positions_are_distances(task: str, memory_len: int, lengths: list[int], mask: torch.Tensor | None) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_relative_positions_are_distances(task: str, memory_len: int, lengths: list[int], mask: torch.Tensor | None, shared: bool) -> None:
     """Every score is (q_i + u) k_j + (q_i + v) W_R r_{i-j} with r the encoding of that very distance, for all keys."""
-    settings = small(task=task, memory_len=memory_len, position="relative")
+    settings = small(task=task, memory_len=memory_len, position="relative", share_biases=shared)
     torch.manual_seed(3)
     model = shaken(build(Architecture.from_pattern("sss", model=settings)).double())
     seen: list[tuple] = []
@@ -57,7 +58,7 @@ def test_relative_positions_are_distances(task: str, memory_len: int, lengths: l
     x, named, y = seen[-1]
     past = named.get("memory")
     assert (0 if past is None else past.shape[1]) == min(sum(lengths[:-1]), memory_len)
-    biases = model.relative_biases.detach()
+    biases = (model.relative_biases if shared else block.logits.biases).detach()
     expected = hand_attention(block, x, causal=task == "causal_lm", mask=given, memory=past, biases=biases)
     torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-6)  # the encodings are made in fp32
 

@@ -185,6 +185,8 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "data.batch_size": (4, batch, {}),
     "model.task": ("classification", checked, {}),
     "model.memory_len": (4, trained, {"model__position": "none"}),
+    "model.share_biases": (False, trained, {"model__position": "relative"}),
+    "model.cutoffs": ([100, 200], trained, {}),
     "data.order": ("contiguous", ordered, {}),
     "data.eval_seq_len": (5, evaluated, {}),
     "data.eval_memory_len": (9, evaluated, REMEMBERING),
@@ -294,7 +296,7 @@ def test_every_number_has_a_range() -> None:
         f"{field.name}.{key.name}" for field in dataclasses.fields(Config) for key in dataclasses.fields(field.type)
         if "int" in str(key.type) or "float" in str(key.type)
     }  # fmt: skip
-    assert numbers - set(_RANGES) <= {"model.dropout", "retrain.rungs"}  # these have checks of their own
+    assert numbers - set(_RANGES) <= {"model.dropout", "model.cutoffs", "retrain.rungs"}  # these have checks of their own
 
 
 @pytest.mark.parametrize(

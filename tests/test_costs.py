@@ -23,7 +23,7 @@ LABELS = [
 ]  # fmt: skip
 MODELS = {
     "learned": {}, "sinusoidal": {"position": "sinusoidal"}, "none": {"position": "none"},
-    "relative": {"position": "relative"},
+    "relative": {"position": "relative"}, "own biases": {"position": "relative", "share_biases": False},
     "memory": {"position": "none", "memory_len": 11}, "relative memory": {"position": "relative", "memory_len": 23},
     "masked": {"task": "masked_lm"}, "masked relative": {"task": "masked_lm", "position": "relative"},
     "post": {"norm": "post"}, "untied": {"tie_embeddings": False}, "adaptive": {"cutoffs": (5, 11)},
