@@ -35,6 +35,7 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its vocabulary."""
     from derive import Architecture, build
     from nas.data import load_corpus
+    from nas.memory import check_evaluation_memory
     from nas.process import choose_machine
     from nas.train import evaluate, load_weights
 
@@ -57,6 +58,7 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
         raise UserError(f"{path}: the text's vocabulary has the size of the model's, but other tokens; give the data of its training")
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=min(config.data.seq_len, arch.model.max_len)))
     machine = choose_machine(config.run)
+    check_evaluation_memory(arch, machine.device)
     model = build(arch)
     load_weights(model, path)
     result = evaluate(model.to(machine.device), corpus, split, config, machine)

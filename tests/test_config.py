@@ -28,7 +28,7 @@ from nas.search_loop import build_state
 from nas.stop import StopFlag
 from nas.sweep import sweep_points
 from nas.train import train_architecture
-from nas.yaml_file import read_yaml
+from derive.yaml_file import read_yaml
 from supernet.blocks import BLOCKS
 from supernet.errors import SettingError, UserError
 from tiny_runs import CPU, ROOT, search_in, tiny

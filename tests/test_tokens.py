@@ -111,6 +111,14 @@ def test_a_tokenizer_file_that_is_none_is_refused(tmp_path: Path) -> None:
         build_encoder(str(tmp_path / "absent.json"))
 
 
+def test_a_tokenizer_file_whose_parts_do_not_fit_is_refused(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra 'tokenizers' is not installed")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="?"))
+    made.save(str(tmp_path / "unknown.json"))
+    with pytest.raises(UserError, match=r"data\.tokens: .*unknown\.json cannot encode the text: "):
+        TokenizerFile(tmp_path / "unknown.json").encode("b")
+
+
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(UserError, match=r"pip install par-search\[tokenizers\]"):
