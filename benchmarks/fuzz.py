@@ -53,7 +53,9 @@ def fuzz(home: Path, reader: Reader, seconds: float, first_seed: int) -> tuple[C
             outcome = "accepted"
         except UserError:
             outcome = "refused"
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # panics of compiled packages are no Exception
             outcome = place_of(error)
         if time.monotonic() - began > SLOW_SECONDS:
             outcome = f"slow ({outcome})"

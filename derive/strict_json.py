@@ -10,7 +10,8 @@ from typing import Any
 
 from supernet.errors import UserError
 
-LARGEST_FILE = 64 * 2**20  # bytes; a real run's largest file is a few megabytes, and a value takes up to thirty times its text
+LARGEST_FILE = 64 * 2**20  # bytes; a real run's largest file is a few megabytes
+MOST_PARTS = 2_000_000  # lists and objects, of which each takes thirty times its text
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
@@ -19,6 +20,8 @@ def loads(text: str | bytes, name: str = "text") -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
+        if text.count("[") + text.count("{") > MOST_PARTS:
+            raise UserError(f"{name}: more than {MOST_PARTS:,} lists and objects, so not one of this tool's files")
         value = json.loads(
             text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded_int
         )

@@ -135,7 +135,8 @@ class TokenizerFile:
             raise SettingError("data.tokens", f"cannot read {error}") from None
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
-        except Exception as error:  # the package raises bare Exception for anything wrong in the file
+        except BaseException as error:  # the package raises bare Exception for anything wrong in the file
+            _raise_others(error)
             raise SettingError("data.tokens", f"{path} is not a tokenizers JSON file: {_first_line(error)}") from None
         self._path = path
         self._tokenizer.no_truncation()
@@ -150,7 +151,8 @@ class TokenizerFile:
         """A number for each of the tokenizer's pieces."""
         try:
             numbers = self._tokenizer.encode(piece, add_special_tokens=False).ids
-        except Exception as error:  # a bare Exception again, where the file's parts do not fit each other
+        except BaseException as error:  # where the file's parts do not fit each other
+            _raise_others(error)
             raise SettingError("data.tokens", f"{self._path} cannot encode the text: {_first_line(error)}") from None
         return np.array(numbers, np.int64)
 
@@ -188,7 +190,13 @@ def smallest_dtype(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32)
 
 
-def _first_line(error: Exception) -> str:
+def _raise_others(error: BaseException) -> None:
+    """Raise a stop or an interruption again; a panic of the package's Rust is no Exception, yet nothing but a wrong file."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+
+
+def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 

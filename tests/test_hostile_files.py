@@ -1,6 +1,7 @@
 """Any bytes in a file that nobody vouches for give a valid object or the documented error, whichever reader they meet."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,10 @@ def test_what_has_no_end_is_not_read_to_the_end(tmp_path: Path, monkeypatch: pyt
             read_bytes(path)
     (tmp_path / "large").write_bytes(bytes(1000))
     assert read_bytes(tmp_path / "large") == bytes(1000)
+
+
+def test_millions_of_lists_are_refused_before_they_are_made() -> None:
+    started = time.perf_counter()
+    with pytest.raises(UserError, match="file.json: more than 2,000,000 lists and objects"):
+        loads("[" + "[]," * 2_000_000 + "0]", "file.json")
+    assert time.perf_counter() - started < 1
