@@ -114,7 +114,7 @@ def check_budget(value: Any, path: str = "derive.budget") -> float:
 
 
 def _cost_rule(rule: dict[str, Any], layers: int, costs: Mapping[str, np.ndarray], where: str) -> list[Constraint]:
-    unit = rule["cost"]
+    unit = checks.check_text(rule["cost"], f"{where}.cost")
     if unit not in costs:
         raise SettingError(f"{where}.cost", f"unknown unit {unit!r}{did_you_mean(unit, costs)}")
     if "at_most" not in rule:

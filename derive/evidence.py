@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from derive import file_checks as checks
-from derive.strict_json import read_bytes, read_json
+from derive.strict_json import read_json
 from supernet.blocks import Candidate, parse_candidate
 from supernet.errors import SettingError, UserError
 from supernet.settings import ModelSettings, check_int
@@ -121,14 +121,9 @@ def _seed_folders(folder: Path) -> list[Path]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    import yaml
+    from derive.yaml_file import read_yaml  # PyYAML is loaded only where there is a file to read
 
-    try:
-        config = yaml.safe_load(read_bytes(path).decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path}: not YAML: {' '.join(str(error).split())[:200]}") from None
+    config = read_yaml(path)
     try:
         for name, section in checks.check_object(config, "").items():
             if section is not None:

@@ -3,13 +3,16 @@
 import json
 import math
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from supernet.errors import UserError
 
-LARGEST_FILE = 256 * 2**20  # bytes; a real run's largest file is a few megabytes
+LARGEST_FILE = 64 * 2**20  # bytes; a real run's largest file is a few megabytes
+MOST_PARTS = 2_000_000  # lists and objects, of which each takes thirty times its text
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def loads(text: str | bytes, name: str = "text") -> Any:
@@ -17,9 +20,16 @@ def loads(text: str | bytes, name: str = "text") -> Any:
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
-        return json.loads(
+        if text.count("[") + text.count("{") > MOST_PARTS:
+            raise UserError(f"{name}: more than {MOST_PARTS:,} lists and objects, so not one of this tool's files")
+        value = json.loads(
             text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded_int
         )
+        if _SURROGATE.search(text):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        return value
+    except UnicodeEncodeError:  # it could be read, but never written again
+        raise UserError(f"{name}: holds a lone surrogate, which is no character") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{name}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -39,9 +49,12 @@ def read_bytes(path: str | Path) -> bytes:
     """A file's bytes, at most LARGEST_FILE of them; UserError names the file when it cannot be read."""
     path = Path(path)
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path}: larger than {LARGEST_FILE} bytes, so not one of this tool's files")
-        return path.read_bytes()
+        if path.stat().st_size <= LARGEST_FILE:
+            with open(path, "rb") as file:
+                data = file.read(LARGEST_FILE + 1)  # a device or pipe has no size beforehand
+            if len(data) <= LARGEST_FILE:
+                return data
+        raise UserError(f"{path}: larger than {LARGEST_FILE} bytes, so not one of this tool's files")
     except OSError as error:
         raise UserError(f"{path}: {error.strerror or error}") from None
 

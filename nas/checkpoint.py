@@ -1,8 +1,6 @@
 """Checkpoints that survive a kill at any moment, and metrics that hold each step once."""
 
 import io
-import json
-import pickle
 import sys
 import zipfile
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 
 import torch
 
-from derive.strict_json import dumps_line, write_atomic
+from derive.strict_json import dumps_line, loads, write_atomic
 from supernet.errors import UserError
 
 PREVIOUS = "checkpoint.previous.pt"
@@ -64,7 +62,9 @@ def _read(path: Path) -> dict[str, Any] | None:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()) or archive.testzip() is not None:
                 return None
         saved = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, pickle.UnpicklingError):
+    except MemoryError:
+        raise
+    except Exception:  # torch's safe reader lets through whatever a foreign pickle makes it stumble over
         return None
     return saved if isinstance(saved, dict) else None
 
@@ -109,10 +109,10 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            values = json.loads(line)
+            values = loads(line)
             if not isinstance(values["step"], int):
                 break
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (UserError, KeyError, TypeError):
             break
         lines.append(values)
     return lines

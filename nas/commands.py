@@ -37,6 +37,7 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     from nas.architectures import check_span
     from nas.data import load_corpus
     from nas.machine import choose_machine
+    from nas.memory import check_evaluation_memory
     from nas.train import evaluate, load_weights
 
     if path.is_dir():
@@ -59,6 +60,7 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
         raise UserError(f"{path}: the text's vocabulary has the size of the model's, but other tokens; give the data of its training")
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=min(config.data.seq_len, arch.model.max_len)))
     machine = choose_machine(config.run)
+    check_evaluation_memory(arch, machine.device)
     model = build(arch)
     load_weights(model, path)
     result = evaluate(model.to(machine.device), corpus, split, config, machine)

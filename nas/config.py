@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
-from nas.yaml_file import dump_yaml, read_yaml
+from derive.yaml_file import dump_yaml, read_yaml
 from supernet.errors import SettingError, UserError
 from supernet.settings import ModelSettings
 from supernet.blocks import Candidate, parse_candidates

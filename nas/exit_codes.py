@@ -24,10 +24,16 @@ def exit_codes() -> Iterator[None]:
     except BaseException as error:
         code, message = outcome(error)
         if message:
-            print(f"error: {' '.join(message.split())}", file=sys.stderr)
+            print(f"error: {one_line(message)}", file=sys.stderr)
         sys.exit(code)
     finally:
         StopFlag.uninstall()
+
+
+def one_line(message: str) -> str:
+    """The message without line ends; what a terminal would act on, as a file's names may hold, is written out."""
+    line = " ".join(message.split())
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in line)
 
 
 def _flush() -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from derive import Architecture, derive_contenders
+from derive import file_checks as checks
 from derive.strict_json import read_json, write_json
 from nas.config import Config
 from nas.jobs import rung_job
 from nas.process import count_workers, run_jobs
 from nas.stop import StopFlag
+from supernet.errors import SettingError, UserError
 
 KEEP = 3  # one of so many goes on after a rung, at least one
 STAGE = "halving.json"
@@ -40,9 +42,25 @@ def halving_stage(config: Config, folder: Path, known: list[Architecture], stop:
         for arch in left:
             arch.save(folder / "architectures" / f"{arch.name}.json")
         write_json(path, {"part": "alphas", "rungs": rungs, "left": [arch.name for arch in left]})
-    done = read_json(path)
-    _remove_dropped(folder, done)
-    return [Architecture.load(folder / "architectures" / f"{name}.json") for name in done["left"]]
+    left_names, dropped = read_halving(path)
+    for name in dropped:  # half-trained networks; their losses stay in the file
+        shutil.rmtree(folder / "retrain" / name, ignore_errors=True)
+    return [Architecture.load(folder / "architectures" / f"{name}.json") for name in left_names]
+
+
+def read_halving(path: Path) -> tuple[list[str], set[str]]:
+    """The names that are left and those that were dropped; UserError where one of them could not be a folder's."""
+    try:
+        done = checks.check_object(read_json(path), "")
+        left = [checks.check_name(name, f"left[{at}]") for at, name in enumerate(checks.check_list(done.get("left"), "left"))]
+        entered = set()
+        for at, rung in enumerate(checks.check_list(done.get("rungs"), "rungs")):
+            where = f"rungs[{at}].rows"
+            for number, row in enumerate(checks.check_list(checks.check_object(rung, f"rungs[{at}]").get("rows"), where)):
+                entered.add(checks.check_name(checks.check_object(row, f"{where}[{number}]").get("name"), f"{where}[{number}].name"))
+    except SettingError as error:
+        raise UserError(f"{path}: {error}") from None
+    return left, entered - set(left)
 
 
 def _rung(config: Config, folder: Path, architectures: list[Architecture], step: int, stop: StopFlag) -> dict[str, Any]:
@@ -66,9 +84,3 @@ def _rung(config: Config, folder: Path, architectures: list[Architecture], step:
 def rung_file(home: Path, step: int) -> Path:
     """Where a training leaves its loss at a rung."""
     return home / f"rung-{step}.json"
-
-
-def _remove_dropped(folder: Path, done: dict[str, Any]) -> None:
-    """The half-trained networks of dropped layouts go; their losses stay in `halving.json`."""
-    for name in {row["name"] for rung in done["rungs"] for row in rung["rows"]} - set(done["left"]):
-        shutil.rmtree(folder / "retrain" / name, ignore_errors=True)

@@ -54,6 +54,14 @@ def check_training_memory(
     _check(f"training {largest.name}", largest.parameters(), largest.model, config, device, processes)
 
 
+def check_evaluation_memory(arch: Architecture, device: torch.device) -> None:
+    """SettingError when the weights alone cannot fit."""
+    needed, there = 4 * arch.parameters(), available_memory(device)
+    if needed > there:
+        raise SettingError(
+            "model.d_model", f"the weights of {arch.name} take {needed / 2**30:,.1f} GiB, and {there / 2**30:,.1f} GiB are free")  # fmt: skip
+
+
 def available_memory(device: torch.device) -> int:
     """Bytes that a new process could take; a very large number where the system does not say."""
     if device.type == "cuda":

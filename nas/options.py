@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import jsonargparse
 
 from nas.config import Config, DataConfig
-from nas.yaml_file import dump_yaml, read_yaml
+from derive.yaml_file import dump_yaml, read_yaml
 from supernet.errors import SettingError, UserError, did_you_mean
 
 SECTIONS = {field.name: field.type for field in dataclasses.fields(Config)}

@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from derive import file_checks as checks
 from derive.strict_json import loads, read_bytes, read_json
+from derive.yaml_file import read_yaml
 from supernet.blocks import parse_candidate
-from supernet.errors import UserError
+from supernet.errors import SettingError, UserError
 from supernet.settings import ModelSettings
 
 ARCHITECTURE_ORDER = ("best", "argmax", "par-rule", "budget")
 NUMBER = (int, float)
+MEASURED = (
+    "parameters", "flops_per_token", "relative_flops", "latency_ms", "held_out_loss", "standard_error", "perplexity", "bits_per_character",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -181,10 +185,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """config.yaml's sections; empty where there is no such file."""
     if not path.exists():
         return {}
-    try:
-        content = yaml.safe_load(read_bytes(path).decode("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    content = read_yaml(path)
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected sections of settings")
     return content
@@ -198,9 +199,25 @@ def read_architectures(folder: Path) -> dict[str, dict[str, Any]]:
         layers = content.get("layers")
         if not isinstance(layers, list) or not layers or not all(isinstance(one, dict) and "block" in one for one in layers):
             raise UserError(f"{path}: layers: expected a list of objects with a 'block'")
+        try:
+            _check_parts(content)
+        except SettingError as error:
+            raise UserError(f"{path}: {error}") from None
         found[path.stem] = content
     order = {name: place for place, name in enumerate(ARCHITECTURE_ORDER)}
     return dict(sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0])))
+
+
+def _check_parts(content: dict[str, Any]) -> None:
+    """The parts of an architecture file that pictures and page show; its blocks may be others than are registered here."""
+    for key in ("name", "pattern"):
+        if key in content:
+            checks.check_text(content[key], key)
+    for index, layer in enumerate(content["layers"]):
+        checks.check_text(layer["block"], f"layers[{index}].block")
+    checks.check_evidence(content.get("evidence", {}), len(content["layers"]))
+    checks.check_cost(content.get("cost", {}))
+    checks.check_provenance(content.get("provenance", {}))
 
 
 def read_comparison(path: Path) -> list[dict[str, Any]]:
@@ -213,7 +230,9 @@ def read_comparison(path: Path) -> list[dict[str, Any]]:
     for index, row in enumerate(rows):
         if not isinstance(row, dict) or not isinstance(row.get("name"), str):
             raise UserError(f"{path}: [{index}]: expected an object with a 'name'")
-        for key in ("parameters", "flops_per_token", "latency_ms", "held_out_loss", "perplexity", "bits_per_character"):
+        if not isinstance(row.get("pattern", ""), str):
+            raise UserError(f"{path}: [{index}].pattern: expected text, got {row['pattern']!r}")
+        for key in ("seed", "steps", *MEASURED):
             value = row.get(key)
             if value is not None and (isinstance(value, bool) or not isinstance(value, NUMBER)):
                 raise UserError(f"{path}: [{index}].{key}: expected a number or null, got {value!r}")
@@ -226,6 +245,9 @@ def read_sweep(path: Path) -> dict[str, Any] | None:
     if content is None:
         return None
     points = content.get("points")
+    for key, kind in (("baseline", dict), ("seeds", int)):
+        if not isinstance(content.get(key, kind()), kind):
+            raise UserError(f"{path}: {key}: expected {'an object' if kind is dict else 'an integer'}, got {content[key]!r}")
     for index, point in enumerate(points if isinstance(points, list) else [None]):
         for key in ("cut", "ratio", "held_out_loss"):
             value = point.get(key) if isinstance(point, dict) else None

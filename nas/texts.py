@@ -14,6 +14,7 @@ import numpy as np
 from supernet.errors import SettingError
 
 CHUNK = 2**20  # bytes read at a time
+LONGEST_WORD = 64 * CHUNK  # bytes that are read in search of white space, before a text is taken to have none
 SPACES = b" \n\r\t\v\f"
 _SPACE = re.compile(rb"[ \n\r\t\v\f]")
 
@@ -57,6 +58,10 @@ class TextFile:
                 data = data[: _last_word_end(data)]
                 if not data:
                     size *= 2
+                    if size > LONGEST_WORD:
+                        raise SettingError(
+                            "data.path", f"{self.place} has no white space in {size // 2:,} bytes from byte {start} on; use data.tokens "
+                            "bytes or chars")  # fmt: skip
                     continue
             try:
                 piece, used = codecs.utf_8_decode(data, "strict", last)

@@ -9,7 +9,8 @@ from typing import Protocol
 
 import numpy as np
 
-from supernet.errors import SettingError, did_you_mean
+from derive.strict_json import read_bytes
+from supernet.errors import SettingError, UserError, did_you_mean
 
 KINDS = ("bytes", "chars", "words")
 UNKNOWN = "<unk>"  # any character or word that the training text does not hold
@@ -129,13 +130,15 @@ class TokenizerFile:
                 "data.tokens", f"{path} needs the package tokenizers: pip install par-search[tokenizers]"
             ) from None
         try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise SettingError("data.tokens", f"cannot read {path}: {error.strerror or error}") from None
+            content = read_bytes(path)
+        except UserError as error:
+            raise SettingError("data.tokens", f"cannot read {error}") from None
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(content.decode("utf-8"))
-        except Exception as error:  # the package raises bare Exception for anything wrong in the file
-            raise SettingError("data.tokens", f"{path} is not a tokenizers JSON file: {str(error).splitlines()[0]}") from None
+        except BaseException as error:  # the package raises bare Exception for anything wrong in the file
+            _raise_others(error)
+            raise SettingError("data.tokens", f"{path} is not a tokenizers JSON file: {_first_line(error)}") from None
+        self._path = path
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.source = hashlib.sha256(content).hexdigest()
@@ -146,7 +149,12 @@ class TokenizerFile:
 
     def encode(self, piece: str) -> np.ndarray:
         """A number for each of the tokenizer's pieces."""
-        return np.array(self._tokenizer.encode(piece, add_special_tokens=False).ids, np.int64)
+        try:
+            numbers = self._tokenizer.encode(piece, add_special_tokens=False).ids
+        except BaseException as error:  # where the file's parts do not fit each other
+            _raise_others(error)
+            raise SettingError("data.tokens", f"{self._path} cannot encode the text: {_first_line(error)}") from None
+        return np.array(numbers, np.int64)
 
     def end_of_file(self, piece: str) -> np.ndarray:
         """Nothing: the tokenizer has no token of its own for it."""
@@ -180,6 +188,16 @@ def vocabulary_id(encoder: Encoder | None) -> str:
 def smallest_dtype(vocab_size: int) -> np.dtype:
     """uint8, uint16 or int32: the smallest that holds every token number."""
     return np.dtype(np.uint8 if vocab_size <= 2**8 else np.uint16 if vocab_size <= 2**16 else np.int32)
+
+
+def _raise_others(error: BaseException) -> None:
+    """Raise a stop or an interruption again; a panic of the package's Rust is no Exception, yet nothing but a wrong file."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        raise error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 class _Numbers(dict[str, int]):

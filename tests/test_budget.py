@@ -186,6 +186,7 @@ def test_conflicts_are_named_without_the_bystanders(rules: list, words: list[str
         ({"block": "identity", "only_in": [0.0, 1.5]}, "derive.rules[0].only_in", "fractions"),
         ({"block": "identity", "at_most": 1, "layers": ["a", 2]}, "derive.rules[0].layers[0]", "finite number"),
         ({"cost": "joules", "at_most": 1}, "derive.rules[0].cost", "known: parameters"),
+        ({"cost": ["parameters"], "at_most": 1}, "derive.rules[0].cost", "expected text"),
         ({"cost": "parameters"}, "derive.rules[0]", "needs 'at_most'"),
         ({"cost": "parameters", "at_most": float("nan")}, "derive.rules[0].at_most", "finite"),
         ({"cost": "parameters", "at_most": 5, "block": "identity"}, "derive.rules[0].block", "unknown key"),

@@ -16,6 +16,7 @@ import torch
 
 from derive import Architecture, build, derive_architectures
 from derive.strict_json import read_json
+from derive.yaml_file import read_yaml
 from nas.batches import crop_batch, training_batch
 from nas.config import _RANGES, DEFAULT_BLOCKS, Config, check_ranges
 from nas.data import load_corpus
@@ -30,7 +31,6 @@ from nas.search_loop import build_state
 from nas.stop import StopFlag
 from nas.sweep import sweep_points
 from nas.train import evaluate, train_architecture
-from nas.yaml_file import read_yaml
 from supernet.blocks import BLOCKS
 from supernet.errors import SettingError, UserError
 from tiny_runs import CPU, ROOT, search_in, tiny

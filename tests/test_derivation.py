@@ -298,7 +298,7 @@ def test_broken_probabilities_are_named(run: Path, text: str) -> None:
     "text",
     [
         "a: [", "- 1", "5", "", "model: 3", "model: {heads: 3}", "model: {colour: 3}", "model: {task: sing}",
-        "\x00", "!!python/object:x {}",
+        "\x00", "!!python/object:x {}", "model: {heads: 4, heads: 4}", "[" * 5000,
         "a: &a [*a]", "model: {layers: 7}", "model: {dropout: lots}", "data: {seq_len: 99999}\nmodel: {max_len: 5}",
         "data: {seq_len: true}\nmodel: {max_len: 5}", "derive: {rules: 5}", "derive: {budget: 7}", "derive: {cut: half}",
         "search: {budget: cheap}", "retrain: {steps: many}", "retrain: {lr: -1}",

@@ -8,6 +8,7 @@ from supernet.errors import RunFailed, SettingError, UserError
 
 CASES = [
     (UserError("wrong\nin two lines"), 2, "error: wrong in two lines"),
+    (UserError("a\x1b[2J\u202e\udcff.json: \u00e9"), 2, "error: a\\x1b[2J\\u202e\\udcff.json: \u00e9"),
     (SettingError("a.b", "no"), 2, "error: a.b: no"),
     (RunFailed("loss"), 3, "error: loss"),
     (OSError(28, "No space left on device", "/x/y"), 3, "error: /x/y: No space left on device"),

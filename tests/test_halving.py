@@ -10,7 +10,7 @@ from derive import Architecture, derive_contenders
 from derive.strict_json import read_json, write_json
 from made_runs import build_run
 from nas.config import Config
-from nas.halving import KEEP, halving_stage, rung_file
+from nas.halving import KEEP, halving_stage, read_halving, rung_file
 from nas.stop import StopFlag
 from supernet.errors import SettingError, UserError
 from tiny_runs import tiny
@@ -136,3 +136,15 @@ def test_wrong_layouts_are_refused_by_path(run: Path, tmp_path: Path, content: s
     (own / "seed-1" / "layouts.json").write_text(content.replace("LAYERS", json.dumps(["identity"] * 8)))
     with pytest.raises(UserError, match=words):
         derive_contenders(own, drawn=1, random=0)
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "..", "/etc", "", 3, "a/b"])
+def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: object) -> None:
+    """What was dropped is deleted by name."""
+    row = {"name": "a", "kept": True}
+    for content in ({"left": [name], "rungs": []}, {"left": [], "rungs": [{"step": 1, "rows": [row, {"name": name}]}]}, [], {"left": []}):
+        write_json(tmp_path / "halving.json", content)
+        with pytest.raises(UserError, match="halving.json: "):
+            read_halving(tmp_path / "halving.json")
+    write_json(tmp_path / "halving.json", {"left": ["b"], "rungs": [{"step": 1, "rows": [row, {"name": "b"}]}]})
+    assert read_halving(tmp_path / "halving.json") == (["b"], {"a"})

@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from derive import Architecture
-from nas.memory import BYTES_A_PARAMETER, SAVED_BYTES, available_memory, check_disk, check_search_memory, check_training_memory, supernet_parameters
+from nas.memory import (
+    BYTES_A_PARAMETER, SAVED_BYTES, available_memory, check_disk, check_evaluation_memory, check_search_memory, check_training_memory,
+    supernet_parameters,
+)  # fmt: skip
 from supernet import Supernet
 from supernet.errors import SettingError
 from tiny_runs import BLOCKS, call, error_line, tiny, tiny_yaml
@@ -39,6 +42,13 @@ def test_the_largest_architecture_counts() -> None:
     check_training_memory([small], config, CPU, 1)
     with pytest.raises(SettingError, match="^model.d_model: training huge takes at least .* GiB .* are free; lower model.d_model"):
         check_training_memory([small, huge], config, CPU, 1)
+
+
+def test_weights_to_evaluate_must_fit() -> None:
+    check_evaluation_memory(Architecture.from_pattern("f"), CPU)
+    huge = Architecture.from_pattern("ff", {"d_model": 2**20, "heads": 2, "d_inner": 2**30}, name="huge")
+    with pytest.raises(SettingError, match="^model.d_model: the weights of huge take .* GiB, and .* GiB are free"):
+        check_evaluation_memory(huge, CPU)
 
 
 @pytest.mark.parametrize("command", [["run"], ["search"], ["retrain", "ff"]])

@@ -173,7 +173,7 @@ def test_text_from_files_is_never_markup(tmp_path):
         arch.setdefault("evidence", {})["rules"] = [
             {"rule": EVIL, "value": EVIL, "interval": [EVIL], "supported": False, "reason": EVIL}
         ]
-        arch["evidence"]["overruled"] = [{"layer": EVIL, "preferred": EVIL, "chosen": EVIL, "rule": EVIL}]
+        arch["evidence"]["overruled"] = [{"layer": 0, "preferred": EVIL, "chosen": EVIL, "rule": EVIL}]
         arch.setdefault("provenance", {})["versions"] = {EVIL: EVIL}
         arch["name"] = EVIL
         write_json(folder / "architectures" / f"{name}.json", arch)

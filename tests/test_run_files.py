@@ -140,12 +140,23 @@ def test_wrong_probabilities_are_refused_by_place(folder, change, message):
         ("latency.json", '{"a": 1, "a": 2}', "latency.json: key 'a' stands twice"),
         ("config.yaml", "a: [1", "config.yaml: not YAML"),
         ("config.yaml", "- 1", "config.yaml: expected sections"),
+        ("config.yaml", "[" * 5000, "config.yaml: nested too deeply"),
+        ("config.yaml", "run: {seed: 1, seed: 2}", "config.yaml: key 'seed' stands twice"),
+        ("config.yaml", "a: &a [*a]", "config.yaml: more than 50,000 values"),
+        ("comparison.json", '[{"name": "a", "pattern": 3}]', r"comparison.json: \[0\].pattern: expected text"),
+        ("comparison.json", '[{"name": "a", "standard_error": []}]', r"comparison.json: \[0\].standard_error: expected a number"),
+        ("sweep/sweep.json", '{"points": [], "baseline": [1]}', "sweep.json: baseline: expected an object"),
+        ("sweep/sweep.json", '{"points": [], "seeds": {}}', "sweep.json: seeds: expected an integer"),
+        ("architectures/best.json", '{"layers": [{"block": 3}]}', r"best.json: layers\[0\].block: expected text"),
+        ("architectures/best.json", '{"layers": [{"block": "identity"}], "evidence": [1]}', "best.json: evidence: expected an object"),
+        ("architectures/best.json", '{"layers": [{"block": "identity"}], "provenance": 1}', "best.json: provenance: expected an object"),
         ("architectures/argmax.json", '{"layers": []}', "argmax.json: layers: expected a list of objects"),
         ("architectures/argmax.json", '{"layers": ["s"]}', "argmax.json: layers: expected a list of objects"),
         ("retrain/par/seed-0/metrics.jsonl", "x\n", "metrics.jsonl:1: not JSON"),
     ],
 )
 def test_broken_files_are_refused_by_name(folder, name, text, message):
+    (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     with pytest.raises(UserError, match=message):
         Run.load(folder)

@@ -92,3 +92,12 @@ def test_a_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_bytes(b"a b")
     with pytest.raises(UserError, match="became shorter"):
         list(file.characters(0, file.size, whole_words=True))
+
+
+def test_a_text_without_white_space_is_not_read_whole_in_search_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "CHUNK", 8)
+    monkeypatch.setattr(texts, "LONGEST_WORD", 64)
+    file = written(tmp_path / "long.txt", b"a " + b"x" * 60 + b" " + b"y" * 70)
+    with pytest.raises(UserError, match=r"data\.path: .*long\.txt has no white space in 64 bytes from byte \d+ on; use data\.tokens bytes"):
+        list(file.characters(0, file.size, whole_words=True))
+    assert "".join(file.characters(0, file.size, whole_words=False)).endswith("y")

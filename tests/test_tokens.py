@@ -1,5 +1,6 @@
 """Characters, words and tokenizer files: what each makes a token, and that the vocabulary is the training text's alone."""
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -109,6 +110,20 @@ def test_a_tokenizer_file_that_is_none_is_refused(tmp_path: Path) -> None:
             TokenizerFile(tmp_path / name)
     with pytest.raises(UserError, match=r"data\.tokens: cannot read .*absent\.json"):
         build_encoder(str(tmp_path / "absent.json"))
+
+
+def test_a_tokenizer_file_whose_parts_do_not_fit_is_refused(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra 'tokenizers' is not installed")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="?"))
+    made.save(str(tmp_path / "unknown.json"))
+    with pytest.raises(UserError, match=r"data\.tokens: .*unknown\.json cannot encode the text: "):
+        TokenizerFile(tmp_path / "unknown.json").encode("b")
+    made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    content = json.loads(made.to_str())
+    content["model"]["continuing_subword_prefix"] = "##"  # the package cuts it from "b" and panics, which is no Exception
+    (tmp_path / "panic.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"data\.tokens: .*panic\.json is not a tokenizers JSON file: "):
+        TokenizerFile(tmp_path / "panic.json")
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nas.yaml_file import dump_yaml, read_yaml
+from derive.yaml_file import dump_yaml, read_yaml
 from supernet.errors import UserError
 
 
