@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from derive import Architecture, build
-from derive.strict_json import read_json, write_json
+from derive.strict_json import read_json, write_atomic, write_json
 from nas.agreement import write_agreement
 from nas.architectures import architectures_against, check_fits, resolve_architecture, unique_by_name
 from nas.compare import choose_best, sentence, table, write_comparison
@@ -27,6 +27,7 @@ from nas.machine import Machine, choose_machine
 from nas.process import count_workers, run_jobs
 from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder
+from nas.run_readers import read_timings
 from nas.stop import StopFlag
 from nas.train import evaluate, load_weights
 
@@ -137,7 +138,7 @@ def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag, l
         if home != folder:
             home.mkdir(exist_ok=True)
             for name in ("config.yaml", "data.json", "latency.json"):
-                shutil.copyfile(folder / name, home / name)
+                write_atomic(home / name, (folder / name).read_bytes())
     jobs = [(config, home, seed, later) for seed, home in homes.items() if not (search_finished(home) and (home == folder or page_is_current(home)))]
     # workers by all jobs, not by those left: how many threads each has decides the last bits of its sums
     run_jobs(search_job, jobs, count_workers(config.run, len(homes)), stop)
@@ -235,14 +236,14 @@ def timed(folder: Path, stage: str) -> Iterator[None]:
         yield
     finally:
         path = folder / "timings.json"
-        seconds = read_json(path) if path.exists() else {}
+        seconds = read_timings(path)
         seconds[stage] = round(seconds.get(stage, 0.0) + time.perf_counter() - started, 3)
         write_json(path, seconds)
 
 
 def print_timings(folder: Path) -> None:
     """Each stage's share of the time."""
-    seconds = read_json(folder / "timings.json")
+    seconds = read_timings(folder / "timings.json")
     total = sum(seconds.values())
     shares = ", ".join(f"{stage} {value / total:.0%}" for stage, value in seconds.items())
     print(f"time: {total / 60:.1f} minutes ({shares})")

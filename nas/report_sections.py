@@ -16,7 +16,7 @@ from nas.plots_layouts import Layout, layouts
 from nas.plots_losses import finite
 from nas.preflight import from_search
 from nas.run_files import Run
-from nas.run_readers import read_object
+from nas.run_readers import read_timings
 from supernet.errors import UserError
 
 MANY_IDENTITIES = 0.5  # share of layers from which the report warns
@@ -144,9 +144,9 @@ def warnings_of(run: Run, thinned: str | None) -> list[str]:
 
 def timings(run: Run) -> list[tuple[str, float]]:
     """(what, seconds): the stages as they were timed, else as far as the logged tokens per second tell."""
-    timed = read_object(run.folder / "timings.json")
-    if timed is not None:
-        return [(what, float(seconds)) for what, seconds in timed.items() if isinstance(seconds, (int, float))]
+    timed = read_timings(run.folder / "timings.json")
+    if timed:
+        return [(what, float(seconds)) for what, seconds in timed.items()]
     told = [(f"search{', ' + name if name else ''}", _seconds(run, one.metrics)) for name, one in _searched(run)]
     for architecture in dict.fromkeys(name for name, _ in run.retrained):
         spent = [_seconds(run, metrics) for (name, _), metrics in run.retrained.items() if name == architecture]

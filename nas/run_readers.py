@@ -181,6 +181,15 @@ def read_object(path: Path) -> dict[str, Any] | None:
     return content
 
 
+def read_timings(path: Path) -> dict[str, float]:
+    """timings.json's seconds of each stage; empty where there is no such file."""
+    content = read_object(path) or {}
+    for stage, seconds in content.items():
+        if isinstance(seconds, bool) or not isinstance(seconds, NUMBER):
+            raise UserError(f"{path}: {stage}: expected seconds, got {seconds!r}")
+    return content
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """config.yaml's sections; empty where there is no such file."""
     if not path.exists():

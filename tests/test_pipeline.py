@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from derive import Architecture, build
-from nas.data import evaluation_batches, load_corpus
+from nas.batches import evaluation_batches
+from nas.data import load_corpus
 from nas.pipeline import page_follows, retrain_stage, search_finished
 from nas.run_folder import open_run_folder
 from nas.stop import StopFlag
