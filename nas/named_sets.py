@@ -5,9 +5,11 @@ import lzma
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from nas.text_formats import UNPACK, text_from
 from nas.texts import JoinedText, PackedText, TextFile
 from supernet.errors import SettingError, did_you_mean
 
@@ -81,18 +83,26 @@ def _unpack_sotu() -> bytes:
 
 
 def _single_file(name: str, path: Path | None) -> Source:
-    wanted = f"the file {name} of exactly {HUNDRED_MILLION:,} bytes, or the folder it lies in, from {SINGLE_FILES[name]}"
+    wanted = (
+        f"the file {name} of exactly {HUNDRED_MILLION:,} bytes, {name}.zip or {name}.xz with it, or the folder it lies in, "
+        f"from {SINGLE_FILES[name]}"
+    )
     if path is None:
         raise SettingError("data.path", f"the data set {name!r} needs a path: expected {wanted}")
     if path.is_dir():
-        path = path / name
+        path = next((path / (name + form) for form in ("", *UNPACK) if (path / (name + form)).exists()), path / name)
     if not path.exists():
         raise SettingError("data.path", f"{path} does not exist; expected {wanted}")
-    file = TextFile(path)
+    if path.suffix in UNPACK:
+        take_out = partial(UNPACK[path.suffix], path, name, HUNDRED_MILLION)
+        try:
+            file = text_from([path], path.suffix, name, take_out)
+        except SettingError as error:
+            raise SettingError("data.path", f"{str(error).removeprefix('data.path: ')}; expected {wanted}") from None
+    else:
+        file = TextFile(path)
     if file.size != HUNDRED_MILLION:
-        raise SettingError(
-            "data.path", f"{path} has {file.size:,} bytes; expected {wanted}. For another text use data.name text"
-        )
+        raise SettingError("data.path", f"{path} has {file.size:,} bytes; expected {wanted}. For another text use data.name text")
     return Source(name, JoinedText([file]), WIKIPEDIA_CUTS)
 
 

@@ -19,14 +19,16 @@ _SPACE = re.compile(rb"[ \n\r\t\v\f]")
 
 
 class TextFile:
-    """A file on disk, read piecewise. `label` is how data.json names it; SettingError on data.path where it cannot be read."""
+    """A file on disk, read piecewise; SettingError on data.path where it cannot be read.
 
-    known_sha256: str | None = None
+    `label` is how data.json names it, `place` how errors do (both by default from the path), `sha256` its digest where known.
+    """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, label: str = "", place: str = "", sha256: str | None = None):
         self.path: Path | None = path
-        self.label = path.name
-        self.place = str(path)
+        self.label = label or path.name
+        self.place = place or str(path)
+        self.known_sha256 = sha256
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise SettingError("data.path", f"{path} is not a regular file; expected a file of text")
@@ -37,7 +39,7 @@ class TextFile:
 
     def read(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the file."""
-        with open(self.place, "rb") as file:
+        with open(self.path or self.place, "rb") as file:
             file.seek(start)
             data = file.read(end - start)
         if len(data) != end - start:

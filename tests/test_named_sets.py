@@ -4,6 +4,7 @@ import csv
 import hashlib
 import lzma
 import os
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,12 +65,16 @@ def test_the_built_in_corpus_takes_no_path(tmp_path: Path) -> None:
         find_source(settings(name="sotu", path=str(tmp_path)))
 
 
-def test_enwik8_whole(tmp_path: Path) -> None:
-    packed = need(SHARED / "enwik8" / "enwik8.xz")
-    with lzma.open(packed) as source, (tmp_path / "enwik8").open("wb") as target:
-        while block := source.read(2**22):
-            target.write(block)
-    corpus = load_corpus(settings(name="enwik8", path=str(tmp_path)))
+def test_enwik8_whole_packed_or_not(tmp_path: Path) -> None:
+    corpus = load_corpus(settings(name="enwik8", path=str(need(SHARED / "enwik8" / "enwik8.xz").parent)))
+    unpacked = Path(corpus.tokens.filename)
+    os.link(unpacked, tmp_path / "enwik8")
+    with zipfile.ZipFile(tmp_path / "enwik8.zip", "w") as archive:
+        archive.write(unpacked, "enwik8")
+    for path in (tmp_path, tmp_path / "enwik8.zip"):
+        again = load_corpus(settings(name="enwik8", path=str(path)))
+        assert again.to_json() == corpus.to_json()
+        assert (again.tokens.filename == tmp_path / "enwik8") == (path == tmp_path)  # the file itself is mapped
     assert corpus.sha256 == "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
     assert corpus.parts == {
         "weights": (0, 72_000_000),
@@ -82,7 +87,7 @@ def test_enwik8_whole(tmp_path: Path) -> None:
     assert len(distinct["weights"] | distinct["alphas"]) == 205
     assert (len(distinct["held_out"]), len(distinct["test"])) == (203, 198)
     assert sum(corpus.size(part).characters for part in corpus.parts) == 99_621_832
-    assert corpus.tokens.filename == tmp_path / "enwik8"  # the file itself is mapped
+    assert np.count_nonzero(corpus.tokens == ord("\n")) == 1_128_023
 
 
 def test_text8_may_be_given_as_the_file_itself(tmp_path: Path) -> None:
@@ -103,6 +108,16 @@ def test_another_size_under_a_known_name_is_refused(tmp_path: Path, name: str, m
             find_source(settings(name=name, path=path and str(path)))
         for told in ("data.path: ", reason, "100,000,000 bytes", f"mattmahoney.net/dc/{name}.zip", md5):
             assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [".zip", ".xz"])
+def test_a_packed_file_of_another_size_is_refused(tmp_path: Path, form: str) -> None:
+    with lzma.open(tmp_path / "text8.xz", "wb") as file:
+        file.write(b"a prefix")
+    with zipfile.ZipFile(tmp_path / "text8.zip", "w") as archive:
+        archive.writestr("text8", b"a prefix")
+    with pytest.raises(UserError, match=rf"data\.path: .*text8\{form} .*100,000,000 bytes.* from http.*md5 3bea"):
+        find_source(settings(name="text8", path=str(tmp_path / f"text8{form}")))
 
 
 @pytest.fixture(scope="module")
