@@ -5,14 +5,17 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from derive.strict_json import read_json
+from derive.strict_json import loads, read_json
 from nas.texts import CHUNK, JoinedText, TextFile
 from nas.token_cache import cache_key, find_cached, save_cached
 from supernet.errors import SettingError, UserError
 
+LONGEST_LINE = 64 * 2**20  # bytes of one JSON document
+ROWS = 4096  # of Parquet taken at a time
 XZ_MEMORY = 256 * 2**20  # bytes; the strongest usual setting, xz -9, unpacks with 65 MiB
 
 
@@ -82,6 +85,58 @@ def unxz(path: Path, member: str, size: int) -> Iterator[bytes]:
 
 
 UNPACK: dict[str, Callable[[Path, str, int], Iterator[bytes]]] = {".zip": unzip, ".xz": unxz}
+
+
+def json_lines_text(path: Path) -> TextFile:
+    """The strings under `text` of a file of JSON lines, one document a line; each ends with a line end."""
+    return text_from([path], "json lines", path.name, partial(_documents, path))
+
+
+def parquet_text(files: list[Path], label: str, *, empty_row: str) -> TextFile:
+    """The column `text` of Parquet files, one line a row, with `empty_row` in place of an empty one."""
+    return text_from(files, f"parquet {empty_row!r}", label, partial(_rows, files, empty_row))
+
+
+def _documents(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE + 1):
+            number += 1
+            where = f"{path} line {number}"
+            if len(line) > LONGEST_LINE:
+                raise SettingError("data.path", f"{where} is longer than {LONGEST_LINE:,} bytes; expected a document a line")
+            if not line.strip():
+                continue
+            try:
+                text = loads(line.rstrip(b"\r\n"), where)["text"]
+                yield _ended(text).encode()
+            except UserError as error:
+                raise SettingError("data.path", str(error).replace(" at line 1, column", " at column")) from None
+            except UnicodeEncodeError:  # JSON can write half a surrogate pair
+                raise SettingError("data.path", f"{where}: 'text' holds a code that is no character") from None
+            except (KeyError, TypeError, AttributeError):
+                raise SettingError("data.path", f"{where}: expected an object with a string under 'text'") from None
+
+
+def _rows(files: list[Path], empty_row: str) -> Iterator[bytes]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise SettingError("data.path", f"{files[0]} needs the package pyarrow: pip install par-search[parquet]") from None
+    for path in files:
+        try:
+            with ParquetFile(path) as file:
+                if "text" not in file.schema_arrow.names:
+                    raise SettingError("data.path", f"{path} has no column 'text', only {', '.join(file.schema_arrow.names)}")
+                for batch in file.iter_batches(batch_size=ROWS, columns=["text"]):
+                    yield "".join(_ended(empty_row if row == "" else row) for row in batch.column(0).to_pylist()).encode()
+        except (ArrowException, UnicodeError, TypeError, AttributeError) as error:  # no Parquet, or a column of something else
+            raise SettingError("data.path", f"{path} is not a Parquet file with strings under 'text': {error}") from None
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
 
 
 def _told(take_out: Callable[[], Iterator[bytes]], place: str) -> Iterator[bytes]:

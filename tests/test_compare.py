@@ -76,4 +76,6 @@ def test_the_csv_has_the_jsons_columns_and_order() -> None:
     rows = [row("a, b", 2.0, 60), row("c", None, 70)]
     read = list(csv.DictReader(io.StringIO(_csv(rows))))
     assert list(read[0]) == list(rows[0]) == list(COLUMNS)
+    worded = [{**one, "word_perplexity": 9.5} for one in rows]
+    assert [one["word_perplexity"] for one in csv.DictReader(io.StringIO(_csv(worded)))] == ["9.5", "9.5"]
     assert read[0]["name"] == "a, b" and float(read[0]["held_out_loss"]) == 2.0 and read[1]["held_out_loss"] == ""

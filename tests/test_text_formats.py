@@ -2,13 +2,15 @@
 
 import lzma
 import os
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from nas.text_formats import UNPACK, text_from
+from nas import text_formats
+from nas.text_formats import UNPACK, json_lines_text, parquet_text, text_from
 from nas.texts import TextFile
 from supernet.errors import UserError
 
@@ -122,3 +124,51 @@ def test_an_error_of_reading_is_told_as_one_and_leaves_nothing(tmp_path: Path, o
     with pytest.raises(UserError, match=r"data\.path: cannot read .*source: Input/output error"):
         text_from([tmp_path / "source"], "form", "label", take_out)
     assert list(own_cache.iterdir()) == []
+
+
+def test_json_lines_give_a_document_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"text": "one\\ntwo", "id": 1}\n\n{"id": 2, "text": "drei \\u00e4\\n"}\r\n{"text": ""}\n{"text": "last"}', "utf-8")
+    text = json_lines_text(path)
+    assert text.read(0, text.size).decode() == "one\ntwo\ndrei ä\n\nlast\n"
+    assert text.label == "set.jsonl"
+
+
+@pytest.mark.parametrize("line, reason", [
+    ('{"text": "a"', "not JSON: .* at column 13"), ("plain text", "not JSON"), ('{"tex": "a"}', "a string under 'text'"),
+    ('{"text": 3}', "a string under 'text'"), ('["text"]', "a string under 'text'"), ("null", "a string under 'text'"),
+    ('{"text": "a", "text": "b"}', "stands twice"), ('{"text": "\\ud800"}', "no character"), ('{"text": "\udcff"}', "not UTF-8"),
+    ('{"text": "' + "x" * 200 + '"}', "longer than 100 bytes"),
+])  # fmt: skip
+def test_a_bad_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, reason: str) -> None:
+    monkeypatch.setattr(text_formats, "LONGEST_LINE", 100)
+    (tmp_path / "set.jsonl").write_bytes(b'{"text": "fine"}\n' + line.encode(errors="surrogateescape") + b"\n")
+    with pytest.raises(UserError, match=rf"^data\.path: .*set\.jsonl line 2.*{reason}") as caught:
+        json_lines_text(tmp_path / "set.jsonl")
+    assert "\n" not in str(caught.value)
+
+
+def test_parquet_rows_are_lines(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    paths = [tmp_path / name for name in ("a.parquet", "b.parquet", "c.parquet")]
+    for path, table in zip(paths, ({"n": [1, 2], "text": ["", "eins\n"]}, {"text": ["zwei"] * 9000}, {"other": ["x"]})):
+        parquet.write_table(pyarrow.table(table), path)
+    text = parquet_text(paths[:2], "label", empty_row=" ")
+    assert text.read(0, text.size).decode() == " \neins\n" + "zwei\n" * 9000
+    with pytest.raises(UserError, match=r"data\.path: .*c\.parquet has no column 'text', only other"):
+        parquet_text(paths[2:], "label", empty_row=" ")
+    for content in ([1, 2], [None]):
+        parquet.write_table(pyarrow.table({"text": content}), paths[2])
+        with pytest.raises(UserError, match=r"data\.path: .*c\.parquet is not a Parquet file with strings"):
+            parquet_text(paths[2:], "label", empty_row=" ")
+    paths[2].write_bytes(paths[1].read_bytes()[:-50])
+    with pytest.raises(UserError, match=r"data\.path: .*c\.parquet"):
+        parquet_text(paths[2:], "label", empty_row=" ")
+
+
+def test_parquet_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UserError, match=r"data\.path: .*a\.parquet needs the package pyarrow: pip install par-search\[parquet\]"):
+        parquet_text([tmp_path / "a.parquet"], "label", empty_row=" ")
