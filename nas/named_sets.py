@@ -100,7 +100,8 @@ def _wikitext(name: str, path: Path | None) -> Source:
         raise SettingError("data.path", f"the data set {name!r} needs a path: expected {wanted}")
     if not path.is_dir():
         raise SettingError("data.path", f"{path} is {'not a folder' if path.exists() else 'missing'}; expected {wanted}")
-    files, slack = _wikitext_files(path, wanted)
+    files, raw = _wikitext_files(path, wanted)
+    slack, origin = (RAW_SLACK, WIKITEXT_RAW_ARCHIVES[name]) if raw else (0.0, WIKITEXT_ARCHIVES[name])
 
     def check() -> None:
         for file, expected in sorted(zip(files, WIKITEXT_TOKENS[name]), key=lambda pair: pair[1]):  # the small ones first
@@ -109,22 +110,22 @@ def _wikitext(name: str, path: Path | None) -> Source:
                 raise SettingError(
                     "data.path",
                     f"{file.place} has {found:,} tokens; expected {expected:,} words and line ends in this file of {name}, "
-                    f"from {WIKITEXT_ARCHIVES[name]}. For another text use data.name text",
+                    f"from {origin}. For another text use data.name text",
                 )
 
     return Source(name, JoinedText(files), (files[0].size, files[0].size + files[1].size), check)
 
 
-def _wikitext_files(path: Path, wanted: str) -> tuple[list[TextFile], float]:
-    """Train, valid and test of the first form that is there, and by what share their counts may differ from the published ones."""
+def _wikitext_files(path: Path, wanted: str) -> tuple[list[TextFile], bool]:
+    """Train, valid and test of the first form that is there, and whether they may be the raw text, as Parquet does not say."""
     endings = [ending for ending in ("tokens", "raw") if any((path / f"wiki.{split}.{ending}").exists() for split in SPLITS)]
     if not endings and any(path.glob("*.parquet")):
-        return [_wikitext_shards(path, split, wanted) for split in ("train", "validation", "test")], RAW_SLACK
+        return [_wikitext_shards(path, split, wanted) for split in ("train", "validation", "test")], True
     ending = endings[0] if endings else "tokens"
     for split in SPLITS:
         if not (path / f"wiki.{split}.{ending}").exists():
             raise SettingError("data.path", f"{path / f'wiki.{split}.{ending}'} does not exist; expected {wanted}")
-    return [TextFile(path / f"wiki.{split}.{ending}") for split in SPLITS], RAW_SLACK if ending == "raw" else 0.0
+    return [TextFile(path / f"wiki.{split}.{ending}") for split in SPLITS], ending == "raw"
 
 
 def _wiki_names(ending: str) -> str:

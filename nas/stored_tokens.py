@@ -21,7 +21,8 @@ def stored_tokenizer(name: str, tokens: str) -> TokenizerFile | None:
     """The tokenizer file that `data.tokens` names, None for `numbers`; SettingError on data.tokens for the kinds that a text needs."""
     if tokens in KINDS:
         raise SettingError(
-            "data.tokens", f"the files of {name} hold tokens already; expected {STORED}, or the tokenizers JSON file they were made with, not {tokens}"
+            "data.tokens",
+            f"the files of {name} hold tokens already; expected {STORED}, or the tokenizers JSON file they were made with, not {tokens}",
         )
     return None if tokens == STORED else tokenizer_file(tokens, [STORED])
 

@@ -174,7 +174,7 @@ def test_raw_wikitext_has_the_published_counts(tmp_path: Path, wikitext: Path) -
         assert corpus.size("test").words == 245_569 and corpus.size("test").characters == len(raw.decode())
     assert load_corpus(settings(name="wikitext-2", path=str(tmp_path))).part("test").tobytes() == raw
     (tmp_path / "wiki.test.raw").write_bytes(raw[:-9000])
-    with pytest.raises(UserError, match=r"data\.path: .*wiki\.test\.raw has 24\d,\d+ tokens; expected 245,569"):
+    with pytest.raises(UserError, match=r"data\.path: .*wiki\.test\.raw has 24\d,\d+ tokens; expected 245,569 .*raw-v1\.zip"):
         load_corpus(settings(name="wikitext-2", path=str(tmp_path)))
 
 
