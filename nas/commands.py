@@ -69,7 +69,12 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     print(f"standard_error {result.standard_error:.6f}")
     print(f"tokens {result.tokens}")
     print(f"perplexity {math.exp(min(result.loss, 700.0)):.6f}")
-    print(f"bits_per_character {corpus.bits_per_character(result.loss, split):.6f}")
+    for name, value in (
+        ("word_perplexity", corpus.word_perplexity(result.loss, split)),
+        ("bits_per_character", corpus.bits_per_character(result.loss, split)),
+    ):
+        if value is not None:
+            print(f"{name} {value:.6f}")
 
 
 def print_latency(config: Config) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from derive import Architecture, build
 from derive.strict_json import read_json, write_atomic, write_json
 from nas.config import Config
-from nas.data import Corpus
+from nas.data import WORDED, Corpus
 from nas.latency import measure_model
 from nas.machine import Machine
 from nas.train import load_weights
@@ -47,7 +47,7 @@ def _latency(home: Path, config: Config, machine: Machine) -> float:
 def _row(home: Path, seed: int, latency: float, config: Config, corpus: Corpus) -> dict[str, Any]:
     arch, result = Architecture.load(home / "architecture.json"), read_json(home / "result.json")
     loss = result["held_out_loss"]
-    return {
+    row = {
         "name": arch.name,
         "seed": seed,
         "pattern": arch.pattern,
@@ -61,11 +61,14 @@ def _row(home: Path, seed: int, latency: float, config: Config, corpus: Corpus) 
         "relative_flops": round(arch.relative_flops(config.data.seq_len), 6),
         "standard_error": result["standard_error"],
     }
+    if corpus.kind in WORDED:  # one figure for every way of cutting words into tokens; a byte's or character's would be none
+        row["word_perplexity"] = None if loss is None else corpus.word_perplexity(loss, "held_out")
+    return row
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, list(rows[0]) if rows else COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -51,11 +51,11 @@ class DataConfig:
     """The text and how it is cut."""
 
     name: str = "sotu"
-    """sotu (built in), enwik8, text8, wikitext-103, wikitext-2, or text (any file)"""
+    """sotu (built in), enwik8, text8, wikitext-103, wikitext-2, text (files of your own), or nanogpt (train.bin, val.bin)"""
     path: Optional[str] = None
-    """the text file, or for a named set its folder"""
+    """the text file or folder of texts, or for a named set its folder (enwik8, text8: or its zip)"""
     tokens: str = "bytes"
-    """bytes, chars, words, or a tokenizer file"""
+    """bytes, chars, words, or a tokenizer file; for nanogpt numbers, or the tokenizer file they were made with"""
     seq_len: int = 64
     """tokens a row"""
     batch_size: int = 16

@@ -1,4 +1,4 @@
-"""A corpus as numbers, in four parts that share no token, and the batches that training and evaluation take from it."""
+"""A corpus as numbers, in four parts that share no token."""
 
 import math
 from dataclasses import dataclass
@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from nas.named_sets import DataSettings, Source, find_source
-from nas.texts import SPACES
+from nas.named_sets import STORED_SETS, find_source
+from nas.stored_tokens import stored_token_file, stored_tokenizer
+from nas.texts import SPACES, DataSettings, Source
 from nas.token_cache import PARTS, PartSize, TokenFile, cache_key, find_tokens, save_tokens
 from nas.token_writer import part_borders, write_tokens
-from nas.tokens import Encoder, build_encoder, vocabulary_id
+from nas.tokens import STORED, Encoder, build_encoder, vocabulary_id
 from supernet.errors import SettingError
+
+WORDED = ("words", "pieces")  # kinds of tokens that have a perplexity of words
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class Corpus:
 
     `tokens` is memory-mapped, [tokens] uint8, uint16 or int32; `parts` gives [start, end) for `weights` (80 % of the training
     text), `alphas` (the other 20 %), `held_out` and `test`. `file`, `sha256` and `bytes` are those of the unpacked text,
-    several files joined in order. `kind` is bytes, chars, words or pieces (a tokenizer file's); `symbols` the vocabulary of
-    chars and words. Two corpora share `vocabulary_id` exactly when a token number means the same text in both.
+    several files joined in order. `kind` is bytes, chars, words, pieces (a tokenizer file's) or numbers (stored tokens of an
+    unknown text); `symbols` the vocabulary of chars and words. Two corpora share `vocabulary_id` exactly when a token number means the same text in both.
     """
 
     name: str
@@ -51,12 +54,19 @@ class Corpus:
         size = self.size(part)
         return size.tokens / max(size.words, 1)
 
-    def bits_per_character(self, loss: float, part: str) -> float:
-        """A mean loss in nats a token as bits a character of the part's text; for bytes, as papers have it, bits a byte."""
+    def word_perplexity(self, loss: float, part: str) -> float | None:
+        """Perplexity a word or line end from a mean loss in nats a token; None where tokens are not made of words."""
+        return math.exp(min(loss * self.tokens_per_word(part), 700.0)) if self.kind in WORDED else None
+
+    def bits_per_character(self, loss: float, part: str) -> float | None:
+        """A mean loss in nats a token as bits a character of the part's text; for bytes, as papers have it, bits a byte.
+
+        None where the text is not known.
+        """
         if self.kind in ("bytes", "chars"):
             return loss / math.log(2)
         size = self.size(part)
-        return loss / math.log(2) * size.tokens / max(size.characters, 1)
+        return loss / math.log(2) * size.tokens / max(size.characters, 1) if self.kind != STORED else None
 
     def to_json(self) -> dict[str, Any]:
         """The content of data.json; ranges count tokens."""
@@ -75,18 +85,16 @@ def load_corpus(data: DataSettings) -> Corpus:
 
     SettingError (a UserError) names the key where files are missing, damaged, not UTF-8, or too small for `data.seq_len`.
     """
-    encoder = build_encoder(data.tokens)
-    source = find_source(data)
-    if not source.text.size:
-        raise SettingError("data.path", f"{source.text.label} is empty; expected a text file")
-    path = source.text.files[0].path
-    if encoder is None and len(source.text.files) == 1 and path is not None:
-        # the text is its own token file
-        found = TokenFile(np.memmap(path, np.uint8, "r"), 256, vocabulary_id(None), [], None)
+    # what data.tokens asks for is looked at first, since a text may take long to unpack
+    if data.name in STORED_SETS:
+        tokenizer = stored_tokenizer(data.name, data.tokens)
+        source = find_source(data)
+        kind, found = stored_token_file(source, tokenizer)
     else:
-        found = _cached_tokens(source, encoder)
-    kind = encoder.kind if encoder else "bytes"
-    borders = part_borders(source, encoder) if found.sizes is None else _borders_of(found.sizes)
+        encoder = build_encoder(data.tokens)
+        source = find_source(data)
+        kind, found = _text_tokens(source, encoder)
+    borders = _borders_of(found.sizes) if found.sizes else part_borders(source, None)
     corpus = Corpus(
         name=source.name,
         file=source.text.label,
@@ -104,8 +112,12 @@ def load_corpus(data: DataSettings) -> Corpus:
     return corpus
 
 
-def _cached_tokens(source: Source, encoder: Encoder | None) -> TokenFile:
+def _text_tokens(source: Source, encoder: Encoder | None) -> tuple[str, TokenFile]:
     kind = encoder.kind if encoder else "bytes"
+    path = source.text.files[0].path
+    if encoder is None and len(source.text.files) == 1 and path is not None:
+        # the text is its own token file
+        return kind, TokenFile(np.memmap(path, np.uint8, "r"), 256, vocabulary_id(None), [], None)
     lengths = [file.size for file in source.text.files]  # where files are joined, a line ends
     key = cache_key(source.name, source.text.sha256, lengths, source.cuts, kind, encoder.source if encoder else "")
     name = f"{source.name}-{kind}-{key}"
@@ -114,7 +126,7 @@ def _cached_tokens(source: Source, encoder: Encoder | None) -> TokenFile:
         if source.check:
             source.check()
         found = save_tokens(name, partial(write_tokens, source, encoder))
-    return found
+    return kind, found
 
 
 def _size_of_bytes(data: np.ndarray) -> PartSize:

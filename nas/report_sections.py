@@ -176,6 +176,11 @@ def facts(run: Run) -> list[tuple[str, str]]:
         told.append(
             ("text", f"{data.get('name')}{size}, vocabulary {data.get('vocab_size')}, sha256 {str(data.get('sha256'))[:16]}…")
         )
+        if data.get("name") == "enwik8":
+            told.append(
+                ("beside published figures", "every byte of enwik8 is a token here, newlines too; the token files published with "
+                 "Transformer-XL drop the newlines (88,982,818 training tokens, not 90,000,000), so figures from them are of another text")
+            )  # fmt: skip
     device = run.setting("run.device")
     if device:
         told.append(("device asked for", f"{device}, precision {run.setting('run.precision', 'auto')}"))

@@ -6,8 +6,10 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -20,14 +22,16 @@ _SPACE = re.compile(rb"[ \n\r\t\v\f]")
 
 
 class TextFile:
-    """A file on disk, read piecewise. `label` is how data.json names it; SettingError on data.path where it cannot be read."""
+    """A file on disk, read piecewise; SettingError on data.path where it cannot be read.
 
-    known_sha256: str | None = None
+    `label` is how data.json names it, `place` how errors do (both by default from the path), `sha256` its digest where known.
+    """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, label: str = "", place: str = "", sha256: str | None = None):
         self.path: Path | None = path
-        self.label = path.name
-        self.place = str(path)
+        self.label = label or path.name
+        self.place = place or str(path)
+        self.known_sha256 = sha256
         try:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise SettingError("data.path", f"{path} is not a regular file; expected a file of text")
@@ -38,7 +42,7 @@ class TextFile:
 
     def read(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the file."""
-        with open(self.place, "rb") as file:
+        with open(self.path or self.place, "rb") as file:
             file.seek(start)
             data = file.read(end - start)
         if len(data) != end - start:
@@ -99,12 +103,12 @@ class PackedText(TextFile):
 
 
 class JoinedText:
-    """Text files joined in order; offsets count bytes from the start of the first."""
+    """Text files joined in order; offsets count bytes from the start of the first. `label` names them all in data.json."""
 
-    def __init__(self, files: list[TextFile]):
+    def __init__(self, files: list[TextFile], label: str = ""):
         self.files = files
         self.size = sum(file.size for file in files)
-        self.label = ", ".join(file.label for file in files)
+        self.label = label or ", ".join(file.label for file in files)
 
     @cached_property
     def sha256(self) -> str:
@@ -165,6 +169,53 @@ class JoinedText:
                 return after
             before = after
         return min(offset, self.size)
+
+
+class DataSettings(Protocol):
+    """What the readers need of the configuration's section `data`."""
+
+    name: str
+    path: str | Path | None
+    tokens: str
+    seq_len: int
+
+
+class TextCounter:
+    """Characters and words of a text that comes in pieces; a word stands between white space, and each line end is one more."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self.words = 0
+        self._after_space = True
+
+    def add(self, piece: str) -> None:
+        """Count the next piece, which may go on with the last one's last word."""
+        if piece:
+            self.characters += len(piece)
+            self.words += len(piece.split()) + piece.count("\n") - (not self._after_space and not piece[0].isspace())
+            self._after_space = piece[-1].isspace()
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set before it is tokenised: its text, and the bytes at which held-out and test text start.
+
+    Without `cuts` the first 90 % are for training, 5 % are held out and 5 % are for the test. `check` raises SettingError
+    where the text is not the whole published one; it reads everything, so it runs only before tokens are made.
+    """
+
+    name: str
+    text: JoinedText
+    cuts: tuple[int, int] | None = None
+    check: Callable[[], None] | None = None
+
+
+def count_words(file: TextFile) -> int:
+    """Words between white space and line ends of a whole file; an unfinished last line counts as ended."""
+    count, piece = 0, "\n"
+    for piece in file.characters(0, file.size, whole_words=True):
+        count += len(piece.split()) + piece.count("\n")
+    return count + (not piece.endswith("\n"))
 
 
 def _starts(data: bytes) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Token files on disk: found by content, written atomically, memory-mapped."""
+"""Files made from the user's: found again by content, written atomically; token files among them are memory-mapped."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from supernet.errors import UserError
 
 VERSION = 1  # of the files' format; one written by another version is not found, so it is made again
 PARTS = ("weights", "alphas", "held_out", "test")
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def cache_key(*ingredients: Any) -> str:
 
 
 def cache_folders() -> list[Path]:
-    """Where token files may lie, best first: $XDG_CACHE_HOME or ~/.cache, then this user's temporary folder."""
+    """Where such files may lie, best first: $XDG_CACHE_HOME or ~/.cache, then this user's temporary folder."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(home):  # the XDG specification has a relative one ignored
         home = os.path.expanduser("~/.cache")
@@ -58,22 +59,20 @@ def cache_folders() -> list[Path]:
     return folders
 
 
-def find_tokens(name: str) -> TokenFile | None:
-    """The token file of that name, or None where no whole one is found."""
+def find_cached(name: str, read: Callable[[Path], Found | None]) -> Found | None:
+    """What `read` makes of the cached files `name`.bin and `name`.json, or None where it finds no whole ones."""
     for folder in cache_folders():
-        found = _read(folder / name)
+        found = read(folder / name)
         if found:
             return found
     return None
 
 
-def save_tokens(name: str, write: Callable[[BinaryIO], dict[str, Any]]) -> TokenFile:
-    """Make the token file `name` in the first cache folder that can be written.
+def save_cached(name: str, write: Callable[[BinaryIO], dict[str, Any]], read: Callable[[Path], Found | None]) -> Found:
+    """Make the files `name` in the first cache folder that can be written, and read them.
 
-    `write` puts the tokens into the open file and returns `dtype`, `tokens` (their number),
-    `vocab_size`, `vocabulary_id`, `symbols` and `sizes`. Both files appear
-    under their names only when they are whole, the description last; of two processes that make the same one, either wins.
-    UserError where no folder can be written.
+    `write` fills the open file and returns what `name`.json is to hold. Both appear under their names only when they are
+    whole, the description last; of two processes that make the same ones, either wins. UserError where no folder can be written.
     """
     reasons = []
     for folder in cache_folders():
@@ -83,11 +82,21 @@ def save_tokens(name: str, write: Callable[[BinaryIO], dict[str, Any]]) -> Token
         except OSError as error:
             reasons.append(f"{folder} ({error.strerror or error})")
             continue
-        found = _read(folder / name)
+        found = read(folder / name)
         if found:
             return found
         reasons.append(f"{folder} (the file changed after it was written)")
     raise UserError(f"cannot keep tokens in {' or '.join(reasons)}; set XDG_CACHE_HOME to a folder with room to write in")
+
+
+def find_tokens(name: str) -> TokenFile | None:
+    """The token file of that name, or None where no whole one is found."""
+    return find_cached(name, _read_tokens)
+
+
+def save_tokens(name: str, write: Callable[[BinaryIO], dict[str, Any]]) -> TokenFile:
+    """Make the token file `name`; `write` returns dtype, tokens (their number), vocab_size, vocabulary_id, symbols and sizes."""
+    return save_cached(name, write, _read_tokens)
 
 
 def _write(stem: Path, write: Callable[[BinaryIO], dict[str, Any]]) -> None:
@@ -104,7 +113,7 @@ def _write(stem: Path, write: Callable[[BinaryIO], dict[str, Any]]) -> None:
     write_atomic(f"{stem}.json", dumps_line(description).encode())
 
 
-def _read(stem: Path) -> TokenFile | None:
+def _read_tokens(stem: Path) -> TokenFile | None:
     try:
         value = read_json(f"{stem}.json")
         sizes = value["sizes"] and {part: PartSize(**value["sizes"][part]) for part in PARTS}

@@ -6,8 +6,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from nas.named_sets import Source
-from nas.texts import JoinedText
+from nas.texts import JoinedText, Source, TextCounter
 from nas.token_cache import PARTS, PartSize
 from nas.tokens import Encoder, smallest_dtype, vocabulary_id
 
@@ -72,14 +71,14 @@ def _write_part(
 ) -> PartSize:
     tokens = characters = words = 0
     for source, low, high in text.pieces(start, end):
-        piece, after_space = "", True
+        piece, counter = "", TextCounter()
         for piece in source.characters(low, high, whole_words=encoder.whole_words):
             numbers = encoder.encode(piece)
             file.write(numbers.astype(dtype).tobytes())
             tokens += len(numbers)
-            characters += len(piece)
-            words += len(piece.split()) + piece.count("\n") - (not after_space and not piece[0].isspace())
-            after_space = piece[-1].isspace()
+            counter.add(piece)
+        characters += counter.characters
+        words += counter.words
         if high == source.size:
             numbers = encoder.end_of_file(piece)
             file.write(numbers.astype(dtype).tobytes())

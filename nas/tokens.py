@@ -13,6 +13,7 @@ from derive.strict_json import read_bytes
 from supernet.errors import SettingError, UserError, did_you_mean
 
 KINDS = ("bytes", "chars", "words")
+STORED = "numbers"  # of a data set that holds tokens already
 UNKNOWN = "<unk>"  # any character or word that the training text does not hold
 END_OF_LINE = "<eos>"
 _CODE_POINTS = 0x110000
@@ -156,6 +157,10 @@ class TokenizerFile:
             raise SettingError("data.tokens", f"{self._path} cannot encode the text: {_first_line(error)}") from None
         return np.array(numbers, np.int64)
 
+    def decode(self, numbers: np.ndarray) -> str:
+        """The text of token numbers, [tokens]; special tokens stand for none."""
+        return self._tokenizer.decode(numbers.tolist(), skip_special_tokens=True)
+
     def end_of_file(self, piece: str) -> np.ndarray:
         """Nothing: the tokenizer has no token of its own for it."""
         return np.zeros(0, np.int64)
@@ -169,9 +174,16 @@ def build_encoder(tokens: str) -> Encoder | None:
         return Characters()
     if tokens == "words":
         return Words()
+    if tokens == STORED:
+        raise SettingError("data.tokens", f"{STORED} is for data.name nanogpt; expected {', '.join(KINDS)}, or a tokenizers JSON file")
+    return tokenizer_file(tokens, KINDS)
+
+
+def tokenizer_file(tokens: str, kinds: Iterable[str]) -> TokenizerFile:
+    """The tokenizer file that `data.tokens` names; SettingError on data.tokens, with the kinds that it might have meant, otherwise."""
     path = Path(os.path.expanduser(tokens))
     if path.suffix != ".json" and not os.path.exists(path):
-        raise SettingError("data.tokens", f"unknown kind {tokens!r}{did_you_mean(tokens, KINDS)}, or a tokenizers JSON file")
+        raise SettingError("data.tokens", f"unknown kind {tokens!r}{did_you_mean(tokens, kinds)}, or a tokenizers JSON file")
     return TokenizerFile(path)
 
 

@@ -1,13 +1,17 @@
 """The comparison: which layout to take and what is said of it."""
 
 import csv
+import dataclasses
 import io
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nas.compare import COLUMNS, _csv, choose_best, sentence, table
+from nas.compare import COLUMNS, _csv, _row, choose_best, sentence, table
+from nas.config import load_run_config
+from nas.data import load_corpus
 from supernet.errors import RunFailed
 
 
@@ -76,4 +80,17 @@ def test_the_csv_has_the_jsons_columns_and_order() -> None:
     rows = [row("a, b", 2.0, 60), row("c", None, 70)]
     read = list(csv.DictReader(io.StringIO(_csv(rows))))
     assert list(read[0]) == list(rows[0]) == list(COLUMNS)
+    worded = [{**one, "word_perplexity": 9.5} for one in rows]
+    assert [one["word_perplexity"] for one in csv.DictReader(io.StringIO(_csv(worded)))] == ["9.5", "9.5"]
     assert read[0]["name"] == "a, b" and float(read[0]["held_out_loss"]) == 2.0 and read[1]["held_out_loss"] == ""
+
+
+def test_only_tokens_that_make_words_have_a_perplexity_of_words(debug_run: Path) -> None:
+    config = load_run_config(debug_run)
+    corpus, home = load_corpus(config.data), debug_run / "retrain" / "par" / "seed-0"
+    assert "word_perplexity" not in _row(home, 0, 1.0, config, corpus)
+    for kind in ("words", "pieces"):
+        row = _row(home, 0, 1.0, config, dataclasses.replace(corpus, kind=kind))
+        size = corpus.size("held_out")
+        assert row["word_perplexity"] == pytest.approx(math.exp(row["held_out_loss"] * size.tokens / size.words))
+    assert _row(home, 0, 1.0, config, dataclasses.replace(corpus, kind="numbers"))["bits_per_character"] is None

@@ -129,6 +129,7 @@ def test_characters_and_words_of_a_part_are_counted(tmp_path: Path, tokens: str)
     loss = 1.5
     nats_per_character = loss * test.tokens / test.characters if tokens == "words" else loss
     assert corpus.bits_per_character(loss, "test") == pytest.approx(nats_per_character / math.log(2))
+    assert corpus.word_perplexity(loss, "test") == (pytest.approx(math.exp(loss)) if tokens == "words" else None)
 
 
 def test_words_count_the_same_by_bytes_and_by_text() -> None:
@@ -149,6 +150,8 @@ def test_a_tokenizer_file_covers_the_text(tmp_path: Path) -> None:
     assert "".join(made.decode(corpus.part(part).tolist()) for part in corpus.parts) == text
     assert corpus.size("test").words < corpus.size("test").tokens < corpus.size("test").characters
     assert corpus.tokens_per_word("test") > 1
+    words = text[-corpus.size("test").characters :].count(" ") + 2 * text[-corpus.size("test").characters :].count("\n")
+    assert corpus.word_perplexity(0.7, "test") == pytest.approx(math.exp(0.7 * corpus.size("test").tokens / words), rel=0.01)
 
 
 @pytest.mark.parametrize("tokens", ["bytes", "chars", "words"])

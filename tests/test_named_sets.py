@@ -4,6 +4,7 @@ import csv
 import hashlib
 import lzma
 import os
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,12 +65,16 @@ def test_the_built_in_corpus_takes_no_path(tmp_path: Path) -> None:
         find_source(settings(name="sotu", path=str(tmp_path)))
 
 
-def test_enwik8_whole(tmp_path: Path) -> None:
-    packed = need(SHARED / "enwik8" / "enwik8.xz")
-    with lzma.open(packed) as source, (tmp_path / "enwik8").open("wb") as target:
-        while block := source.read(2**22):
-            target.write(block)
-    corpus = load_corpus(settings(name="enwik8", path=str(tmp_path)))
+def test_enwik8_whole_packed_or_not(tmp_path: Path) -> None:
+    corpus = load_corpus(settings(name="enwik8", path=str(need(SHARED / "enwik8" / "enwik8.xz").parent)))
+    unpacked = Path(corpus.tokens.filename)
+    os.link(unpacked, tmp_path / "enwik8")
+    with zipfile.ZipFile(tmp_path / "enwik8.zip", "w") as archive:
+        archive.write(unpacked, "enwik8")
+    for path in (tmp_path, tmp_path / "enwik8.zip"):
+        again = load_corpus(settings(name="enwik8", path=str(path)))
+        assert again.to_json() == corpus.to_json()
+        assert (again.tokens.filename == tmp_path / "enwik8") == (path == tmp_path)  # the file itself is mapped
     assert corpus.sha256 == "2b49720ec4d78c3c9fabaee6e4179a5e997302b3a70029f30f2d582218c024a8"
     assert corpus.parts == {
         "weights": (0, 72_000_000),
@@ -82,7 +87,7 @@ def test_enwik8_whole(tmp_path: Path) -> None:
     assert len(distinct["weights"] | distinct["alphas"]) == 205
     assert (len(distinct["held_out"]), len(distinct["test"])) == (203, 198)
     assert sum(corpus.size(part).characters for part in corpus.parts) == 99_621_832
-    assert corpus.tokens.filename == tmp_path / "enwik8"  # the file itself is mapped
+    assert np.count_nonzero(corpus.tokens == ord("\n")) == 1_128_023
 
 
 def test_text8_may_be_given_as_the_file_itself(tmp_path: Path) -> None:
@@ -103,6 +108,16 @@ def test_another_size_under_a_known_name_is_refused(tmp_path: Path, name: str, m
             find_source(settings(name=name, path=path and str(path)))
         for told in ("data.path: ", reason, "100,000,000 bytes", f"mattmahoney.net/dc/{name}.zip", md5):
             assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("form", [".zip", ".xz"])
+def test_a_packed_file_of_another_size_is_refused(tmp_path: Path, form: str) -> None:
+    with lzma.open(tmp_path / "text8.xz", "wb") as file:
+        file.write(b"a prefix")
+    with zipfile.ZipFile(tmp_path / "text8.zip", "w") as archive:
+        archive.writestr("text8", b"a prefix")
+    with pytest.raises(UserError, match=rf"data\.path: .*text8\{form} .*100,000,000 bytes.* from http.*md5 3bea"):
+        find_source(settings(name="text8", path=str(tmp_path / f"text8{form}")))
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +162,41 @@ def test_wikitext_of_another_length_is_refused(wikitext: Path, tmp_path: Path) -
         load_corpus(settings(name="wikitext-103", path=str(wikitext), tokens="words"))
 
 
+def test_raw_wikitext_has_the_published_counts(tmp_path: Path, wikitext: Path) -> None:
+    raw = need(SHARED / "wikitext-2" / "wiki.test.raw").read_bytes()
+    (tmp_path / "wiki.test.raw").write_bytes(raw)
+    for split in ("train", "valid"):
+        (tmp_path / f"wiki.{split}.raw").symlink_to(wikitext / f"wiki.{split}.tokens")
+    corpus = load_corpus(settings(name="wikitext-2", path=str(tmp_path), tokens="words"))
+    assert (corpus.size("held_out").words, corpus.size("test").words) == (217_646, 245_569)
+    for tokens in ("bytes", "chars"):
+        corpus = load_corpus(settings(name="wikitext-2", path=str(tmp_path), tokens=tokens))
+        assert corpus.size("test").words == 245_569 and corpus.size("test").characters == len(raw.decode())
+    assert load_corpus(settings(name="wikitext-2", path=str(tmp_path))).part("test").tobytes() == raw
+    (tmp_path / "wiki.test.raw").write_bytes(raw[:-9000])
+    with pytest.raises(UserError, match=r"data\.path: .*wiki\.test\.raw has 24\d,\d+ tokens; expected 245,569 .*raw-v1\.zip"):
+        load_corpus(settings(name="wikitext-2", path=str(tmp_path)))
+
+
+def test_wikitext_from_parquet_is_that_of_the_token_files_to_the_byte(tmp_path: Path, wikitext: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for split, name in (("train", "train"), ("valid", "validation"), ("test", "test")):
+        lines = (wikitext / f"wiki.{split}.tokens").read_text("utf-8").splitlines(keepends=True)
+        rows = [line if line.strip() else "" for line in lines]  # as the Hugging Face hub has them
+        half = len(rows) // 2 if split == "train" else len(rows)
+        shards = [rows[:half], rows[half:]] if split == "train" else [rows]
+        for number, shard in enumerate(shards):
+            path = tmp_path / f"{name}-{number:05}-of-{len(shards):05}.parquet"
+            parquet.write_table(pyarrow.table({"text": shard}), path, row_group_size=1000)
+    found, expected = (load_corpus(settings(name="wikitext-2", path=str(path))) for path in (tmp_path, wikitext))
+    assert (found.sha256, found.bytes, found.parts) == (expected.sha256, expected.bytes, expected.parts)
+    assert found.file == "train.parquet, validation.parquet, test.parquet"
+    (tmp_path / "validation-00000-of-00001.parquet").unlink()
+    with pytest.raises(UserError, match=r"data\.path: .*validation-\*\.parquet does not exist"):
+        find_source(settings(name="wikitext-2", path=str(tmp_path)))
+
+
 @pytest.mark.parametrize("name, archive", [("wikitext-103", "wikitext-103-v1.zip"), ("wikitext-2", "wikitext-2-v1.zip")])
 def test_missing_wikitext_says_where_to_get_it(tmp_path: Path, name: str, archive: str) -> None:
     (tmp_path / "wiki.train.tokens").write_text("a\n")
@@ -158,7 +208,8 @@ def test_missing_wikitext_says_where_to_get_it(tmp_path: Path, name: str, archiv
     ):
         with pytest.raises(UserError) as caught:
             find_source(settings(name=name, path=path and str(path)))
-        for told in ("data.path: ", reason, "wiki.test.tokens", archive, "md5"):
+        raw = archive.replace("-v1", "-raw-v1")
+        for told in ("data.path: ", reason, "wiki.test.tokens", archive, "md5", "wiki.valid.raw", raw, "datasets/Salesforce/wikitext"):
             assert told in str(caught.value)
 
 
@@ -169,15 +220,15 @@ def test_text_needs_a_file(path: str | None, reason: str) -> None:
 
 
 def test_odd_paths_are_refused_like_missing_ones(tmp_path: Path) -> None:
-    for name in ("text", "enwik8", "wikitext-2"):
+    for name in ("text", "enwik8", "wikitext-2", "nanogpt"):
         for path in ("x" * 5000, "~no-such-user/x", "a\0b"):
             with pytest.raises(UserError, match=r"data\.path: "):
                 find_source(settings(name=name, path=path))
-    with pytest.raises(UserError, match=r"data\.path: .*is a folder"):
+    with pytest.raises(UserError, match=r"data\.path: .*is a folder without"):
         find_source(settings(path=str(tmp_path)))
 
 
 def test_unknown_name_is_refused_with_a_guess() -> None:
     with pytest.raises(UserError, match=r"data\.name: unknown data set 'enwiki8' \(did you mean 'enwik8'\?\)"):
         find_source(settings(name="enwiki8"))
-    assert list(SOURCES) == ["sotu", "enwik8", "text8", "wikitext-103", "wikitext-2", "text"]
+    assert list(SOURCES) == ["sotu", "enwik8", "text8", "wikitext-103", "wikitext-2", "text", "nanogpt"]

@@ -15,7 +15,7 @@ from nas import report_data
 from nas.plots import PICTURES, draw_all
 from nas.plots_base import palette_of
 from nas.report import duration, number, readable, write_report
-from nas.report_sections import headline, timings, warnings_of
+from nas.report_sections import facts, headline, timings, warnings_of
 from nas.run_files import Run
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)>&\u2028\"'$\\frac{$ 字"
@@ -278,3 +278,11 @@ def test_figures_are_written_for_readers():
     assert [duration(seconds) for seconds in (12.4, 200, 3725)] == ["12 s", "3 min 20 s", "1 h 02 min"]
     assert readable([0.58, 0.75]) == "0.58 to 0.75" and readable(True) == "yes" and readable(None) == "–"
     assert readable([{"layers": [0, 3], "candidate": "self_attention"}]) == "layers 0 to 3, candidate self_attention"
+
+
+def test_figures_on_enwik8_say_that_newlines_count(tmp_path):
+    folder = build_run(tmp_path / "run", layers=4, candidates=3, steps=4)
+    assert "newlines" not in str(facts(Run.load(folder)))
+    write_json(folder / "data.json", {**read_json(folder / "data.json"), "name": "enwik8"})
+    assert sum("Transformer-XL drop the newlines" in text for _, text in facts(Run.load(folder))) == 1
+    assert "newlines" in read_page(folder)[1].text
