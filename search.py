@@ -12,6 +12,7 @@ from typing import NamedTuple
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
+DRY = ("run", "search")  # commands that take --dry-run
 ALL = ("run", "data", "model", "search", "derive", "retrain")
 
 
@@ -35,6 +36,12 @@ def search(config, arguments, stop) -> None:
     from nas.pipeline import search_only
 
     search_only(config, stop)
+
+
+def dry_run(config, arguments, stop) -> None:
+    from nas.dry_run import dry_run as try_out
+
+    try_out(config)
 
 
 def derive(config, arguments, stop) -> None:
@@ -170,7 +177,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def execute(arguments: list[str], stop) -> None:
     """Run one command."""
-    from supernet.errors import UserError, did_you_mean
+    from supernet.errors import SettingError, UserError, did_you_mean
 
     if arguments and arguments[0] in ("-h", "--help"):
         print(usage())
@@ -180,8 +187,12 @@ def execute(arguments: list[str], stop) -> None:
     name, *rest = arguments
     if name not in COMMANDS:
         raise UserError(f"{name}: unknown command{did_you_mean(name, COMMANDS)}")
-    config, namespace = parse(name, rest)
-    if config is not None:
+    config, namespace = parse(name, ["--run.dry_run=true" if word == "--dry-run" else word for word in rest])
+    if config is not None and config.run.dry_run:
+        if name not in DRY:
+            raise SettingError("run.dry_run", f"{' and '.join(DRY)} can be tried out, {name} cannot")
+        dry_run(config, namespace, stop)
+    elif config is not None:
         COMMANDS[name].call(config, namespace, stop)
 
 

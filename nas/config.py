@@ -32,6 +32,8 @@ class RunConfig:
     """compile each block with torch.compile"""
     resume: bool = False
     """go on from the run folder's checkpoint"""
+    dry_run: bool = False
+    """run and search (or --dry-run): print sizes and run two steps of each kind on a few rows at full width; writes nothing"""
     deterministic: bool = False
     """refuse operations whose result depends on timing"""
     workers: int = 0

@@ -33,7 +33,7 @@ from nas.sweep import sweep_points
 from nas.train import evaluate, train_architecture
 from supernet.blocks import BLOCKS
 from supernet.errors import SettingError, UserError
-from tiny_runs import CPU, ROOT, search_in, tiny
+from tiny_runs import CPU, ROOT, call, search_in, tiny
 
 
 def digest(folder: Path) -> str:
@@ -128,6 +128,11 @@ def batch(config: Config, folder: Path) -> Any:
     return crop_batch(corpus, "weights", seq_len=data.seq_len, batch_size=data.batch_size, seed=0, step=0, stream="x").shape
 
 
+def tried_out(config: Config, folder: Path) -> Any:
+    done = call("search", f"--run.dry_run={config.run.dry_run}", "--print_config")
+    return done.stdout
+
+
 def ordered(config: Config, folder: Path) -> Any:
     corpus = load_corpus(config.data)
     return training_batch(corpus, "weights", config.data, CPU, memory_len=0, seed=0, step=3, stream="x", segment=3).tokens.tolist()
@@ -174,6 +179,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "run.resume": (True, opened, {}),
     "run.deterministic": (True, machine, {}),
     "run.workers": (3, lambda config, folder: count_workers(config.run, 8), {}),
+    "run.dry_run": (True, tried_out, {}),
     "run.shard": (True, machine, {}),
     "run.tensorboard": (True, boards, {}),
     "run.log_every": (4, searched, {}),
@@ -268,7 +274,7 @@ def baseline(probe: Callable[[Config, Path], Any], config: Config, folder: Path)
 
 def test_the_defaults_and_the_presets_are_valid() -> None:
     Config().check()
-    for path in sorted((ROOT / "configs").glob("*.yaml")):
+    for path in sorted((ROOT / "configs").rglob("*.yaml")):
         config = config_from_values(read_yaml(path) or {}, Config(), source=str(path))
         if path.stem != "own_block":  # its block is registered by examples/own_block.py
             config.check()

@@ -1,0 +1,120 @@
+"""`--dry-run`: what a configuration would take, and its first steps at full width on a few rows. Writes nothing."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from derive import Architecture, build
+from nas.architectures import architectures_against
+from nas.config import Config
+from nas.costs_table import build_costs
+from nas.data import Corpus, load_corpus
+from nas.estimate import count_trainings
+from nas.latency import measure_candidates
+from nas.machine import Machine, choose_machine
+from nas.memory import BYTES_A_PARAMETER, SAVED_BYTES, available_memory
+from nas.preflight import check_run
+from nas.search_loop import arch_step, build_state, weight_step
+from nas.train import build_training, train_step
+from supernet.errors import SettingError
+from supernet.settings import ModelSettings
+from supernet.supernet import Supernet
+
+ROWS = 2  # of a batch, at most
+TOKENS = 64  # of a row and of the memory, at most
+STEPS = 2  # of each kind
+STAND_IN = 100_000  # random tokens where the data set is not there
+VOCABULARIES = {  # as published; bytes have 256
+    ("wikitext-103", "words"): 267_735, ("wikitext-2", "words"): 33_278, ("text8", "chars"): 28, ("enwik8", "chars"): 5_459,
+}  # fmt: skip
+
+
+def dry_run(config: Config) -> None:
+    """Print parameters and bytes at full size, then run STEPS steps of the search and of a training on at most ROWS rows of TOKENS
+    tokens, and print what a step took and what the whole run would take at that speed.
+
+    SettingError where the configuration does not fit, or its parameters do not fit the memory.
+    """
+    config.check()
+    corpus = _corpus(config)
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    check_run(config, corpus)
+    machine = choose_machine(config.run)
+    _print_sizes(config, settings, machine)
+    small = limited(config)
+    search, training = seconds_of_steps(small, corpus, machine)
+    part = _tokens_a_step(small) / _tokens_a_step(config)
+    print(f"{STEPS} steps on {small.data.batch_size} x {small.data.seq_len} tokens at full width: {search:.2f} s a step of the search, "
+          f"{training:.2f} s of training the interleaved layout")  # fmt: skip
+    hours = (config.search.seeds * config.search.steps * search + count_trainings(config) * config.retrain.steps * training) / part / 3600
+    print(f"on this device in one process the whole run would take about {hours:,.1f} hours, were all tokens as dear as these")
+
+
+def limited(config: Config) -> Config:
+    """The configuration with few and short rows; the widths stay."""
+    data = dataclasses.replace(config.data, batch_size=min(config.data.batch_size, ROWS), seq_len=min(config.data.seq_len, TOKENS))
+    model = dataclasses.replace(
+        config.model, max_len=config.model.max_len or config.data.seq_len, memory_len=min(config.model.memory_len, TOKENS))
+    search = dataclasses.replace(config.search, steps=2 * STEPS, warmup_steps=STEPS, arch_every=1)
+    return dataclasses.replace(config, data=data, model=model, search=search)
+
+
+def seconds_of_steps(config: Config, corpus: Corpus, machine: Machine) -> tuple[float, float]:
+    """Seconds of a step of the search, weights and alphas, and of a training step of the interleaved layout."""
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    costs = build_costs(config, settings, measure_candidates(config, settings, machine) if config.search.cost == "latency" else None)
+    state = build_state(config, corpus, machine, config.run.seed)
+    for _ in range(STEPS):
+        weight_step(state, config, corpus, machine, config.run.seed)  # the warm-up's
+
+    def search_step() -> None:
+        weight_step(state, config, corpus, machine, config.run.seed)
+        arch_step(state, config, corpus, costs, machine, config.run.seed)
+
+    search = _seconds(search_step)
+    del state, search_step  # two networks at a time might not fit
+    trained = build_training(Architecture.preset("interleaved", settings, config.model.layers), config, config.run.seed, machine)
+    return search, _seconds(lambda: train_step(trained, config, corpus, machine, config.run.seed))
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    return (time.perf_counter() - started) / STEPS
+
+
+def _tokens_a_step(config: Config) -> int:
+    return config.data.batch_size * config.data.seq_len
+
+
+def _print_sizes(config: Config, settings: ModelSettings, machine: Machine) -> None:
+    with torch.device("meta"):
+        values = {**settings.to_mapping(), "task": settings.task, "layers": config.model.layers}
+        net = Supernet(values, config.candidates(settings))
+        rows = [("supernet", sum(parameter.numel() for parameter in net.weight_parameters()))]
+        for arch in architectures_against(config, settings.vocab_size):
+            rows.append((arch.name, sum(parameter.numel() for parameter in build(arch).parameters())))
+    there = available_memory(machine.device)
+    print(f"vocabulary {settings.vocab_size:,}, {config.model.layers} layers, d {settings.d_model}, {config.data.batch_size} x {config.data.seq_len} tokens a step")
+    for name, parameters in rows:
+        print(f"{name:<20} {parameters:>13,} parameters  {parameters * BYTES_A_PARAMETER / 2**30:8.2f} GiB with gradients and optimizer"
+              f"  {parameters * SAVED_BYTES / 2**30:7.2f} GiB a checkpoint")  # fmt: skip
+    if max(parameters for _, parameters in rows) * BYTES_A_PARAMETER > there:
+        raise SettingError("model.d_model", f"{there / 2**30:,.1f} GiB are free, too few for the parameters alone; lower model.d_model, "
+                           "model.d_inner or model.layers")  # fmt: skip
+
+
+def _corpus(config: Config) -> Corpus:
+    """The configuration's text; random tokens over the published vocabulary where a named set is not there."""
+    vocabulary = 256 if config.data.tokens == "bytes" else VOCABULARIES.get((config.data.name, config.data.tokens))
+    if config.data.path is not None or config.data.name == "sotu" or vocabulary is None:
+        return load_corpus(config.data)
+    print(f"data.path is not given: {STAND_IN:,} random tokens stand in for {config.data.name}")
+    tokens = np.random.default_rng(0).integers(0, vocabulary, STAND_IN, dtype=np.int32)
+    borders = [0, *(STAND_IN * share // 100 for share in (72, 90, 95)), STAND_IN]
+    parts = {name: (borders[at], borders[at + 1]) for at, name in enumerate(("weights", "alphas", "held_out", "test"))}
+    return Corpus(config.data.name, "random tokens", "", 0, config.data.tokens, vocabulary, "", [], tokens, parts)
