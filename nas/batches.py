@@ -5,7 +5,7 @@ Shapes: B rows, T tokens of a row; a batch is [B, T + 1]: inputs and, one on, ta
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -71,6 +71,13 @@ def segment_batch(
     return Batch(tokens[starts + np.arange(seq_len + 1)].astype(np.int64), number % segments == 0)
 
 
+def check_rows(corpus: Corpus, parts: Iterable[str], data: DataConfig, memory_len: int, world: int) -> None:
+    """SettingError where rows that go on, those of `world` processes, do not fit into one of the parts."""
+    if data.contiguous(memory_len):
+        for part in parts:
+            segment_batch(corpus, part, seq_len=data.seq_len, batch_size=data.batch_size, number=0, share=(0, world))
+
+
 def evaluation_batches(
     corpus: Corpus, part: str, *, seq_len: int, batch_size: int, limit: int | None = None
 ) -> Iterator[np.ndarray]:
@@ -97,8 +104,8 @@ def evaluation_segments(corpus: Corpus, part: str, *, seq_len: int, rows: int, l
     """A part as up to `rows` rows that are read on from segment to segment, for models with memory; every token but the first is a
     target once.
 
-    Rows have at least eight segments, so that few targets lack context. `limit`: so many targets, at the start of rows that are spread evenly over
-    the part. What the equal rows leave over at the end is a row of its own.
+    Rows have at least eight segments, so that few targets lack context. `limit`: so many targets, at the start of rows that are
+    spread evenly over the part. What the equal rows leave over at the end is a row of its own.
     """
     tokens = corpus.part(part)
     targets = len(tokens) - 1

@@ -3,10 +3,15 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from derive.strict_json import read_json
 from nas.config import Config, DeriveConfig
 from supernet.errors import SettingError, UserError
+
+if TYPE_CHECKING:
+    from derive import Architecture
+    from nas.data import Corpus
 
 
 def derive_run(folder: Path, choices: DeriveConfig) -> None:
@@ -35,29 +40,18 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its vocabulary."""
     from derive import Architecture, build
     from nas.architectures import check_span
-    from nas.data import load_corpus
     from nas.machine import choose_machine
     from nas.memory import check_evaluation_memory
     from nas.train import evaluate, load_weights
 
-    if path.is_dir():
-        path = path / "model.safetensors"
+    path = path / "model.safetensors" if path.is_dir() else path
     if not path.exists():
         raise UserError(f"{path}: no such file; expected a model.safetensors of a retraining")
-    home = path.parent
-    arch = Architecture.load(home / "architecture.json")
+    arch = Architecture.load(path.parent / "architecture.json")
     if arch.task != "causal_lm":
         raise UserError(f"{path}: this version evaluates causal_lm, not {arch.task}")
     check_span(arch, config.data)
-    corpus = load_corpus(config.data)
-    if corpus.vocab_size != arch.model.vocab_size:
-        raise UserError(
-            f"{path}: the model's vocabulary has {arch.model.vocab_size} tokens, that of the text {corpus.vocab_size}; "
-            "give data.name, data.path and data.tokens of its training"
-        )
-    trained_on = read_json(home / "result.json").get("vocabulary_id") if (home / "result.json").exists() else None
-    if trained_on not in (None, corpus.vocabulary_id):
-        raise UserError(f"{path}: the text's vocabulary has the size of the model's, but other tokens; give the data of its training")
+    corpus = _corpus_of(path, arch, config)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=min(config.data.seq_len, arch.model.max_len)))
     machine = choose_machine(config.run)
     check_evaluation_memory(arch, machine.device)
@@ -75,6 +69,23 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     ):
         if value is not None:
             print(f"{name} {value:.6f}")
+
+
+def _corpus_of(path: Path, arch: "Architecture", config: Config) -> "Corpus":
+    """The configuration's text; UserError where its vocabulary is not that of the training."""
+    from nas.data import load_corpus
+
+    corpus = load_corpus(config.data)
+    if corpus.vocab_size != arch.model.vocab_size:
+        raise UserError(
+            f"{path}: the model's vocabulary has {arch.model.vocab_size} tokens, that of the text {corpus.vocab_size}; "
+            "give data.name, data.path and data.tokens of its training"
+        )
+    result = path.with_name("result.json")
+    trained_on = read_json(result).get("vocabulary_id") if result.exists() else None
+    if trained_on not in (None, corpus.vocabulary_id):
+        raise UserError(f"{path}: the text's vocabulary has the size of the model's, but other tokens; give the data of its training")
+    return corpus
 
 
 def print_latency(config: Config) -> None:

@@ -30,6 +30,8 @@ CPU = torch.device("cpu")
 
 def work_together(lead: Callable[[], None], stop: StopFlag) -> None:
     """Call `lead` in process 0 and take part in its jobs in the others; all end when it has ended."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     with _while_connected():
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     if dist.get_rank() == 0:

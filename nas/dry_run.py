@@ -99,7 +99,8 @@ def _print_sizes(config: Config, settings: ModelSettings, machine: Machine) -> N
         for arch in architectures_against(config, settings.vocab_size):
             rows.append((arch.name, sum(parameter.numel() for parameter in build(arch).parameters())))
     there = available_memory(machine.device)
-    print(f"vocabulary {settings.vocab_size:,}, {config.model.layers} layers, d {settings.d_model}, {config.data.batch_size} x {config.data.seq_len} tokens a step")
+    print(f"vocabulary {settings.vocab_size:,}, {config.model.layers} layers, d {settings.d_model}, "
+          f"{config.data.batch_size} x {config.data.seq_len} tokens a step")  # fmt: skip
     for name, parameters in rows:
         print(f"{name:<20} {parameters:>13,} parameters  {parameters * BYTES_A_PARAMETER / 2**30:8.2f} GiB with gradients and optimizer"
               f"  {parameters * SAVED_BYTES / 2**30:7.2f} GiB a checkpoint")  # fmt: skip

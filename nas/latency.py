@@ -43,10 +43,14 @@ def measure_candidates(config: Config, settings: ModelSettings, machine: Machine
 
 
 def measure_model(model: nn.Module, seq_len: int, machine: Machine) -> float:
-    """Median forward time of a causal model at batch 1 and length seq_len, in ms."""
+    """Median forward time of a network at batch 1, length seq_len and with its memory full, in ms."""
     tokens = torch.zeros(1, seq_len, dtype=torch.int64, device=machine.device)
     model.eval()
-    return _measure(lambda: model(tokens), machine)["median_ms"]
+    options = {}
+    if model.settings.memory_len:
+        shape = (len(model.layers), 1, model.settings.memory_len, model.settings.d_model)
+        options["memory"] = torch.randn(shape, device=machine.device)
+    return _measure(lambda: model(tokens, **options), machine)["median_ms"]
 
 
 def device_name(device: torch.device) -> str:

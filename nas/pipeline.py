@@ -12,10 +12,12 @@ from derive import Architecture, build
 from derive.strict_json import read_json, write_atomic, write_json
 from nas.agreement import write_agreement
 from nas.architectures import architectures_against, check_fits, resolve_architecture, unique_by_name
+from nas.batches import check_rows
 from nas.compare import choose_best, sentence, table, write_comparison
 from nas.config import Config
 from nas.data import Corpus, load_corpus
 from nas.derive_stage import derive_stage, print_verdicts
+from nas.distributed import processes
 from nas.estimate import minutes_after_search
 from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
@@ -88,8 +90,9 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
     architectures = unique_by_name([*wanted, *against])
     for arch in architectures:
         check_fits(arch, config, corpus)
-    processes = count_workers(config.run, len(architectures) * config.retrain.seeds)
-    check_training_memory(architectures, config, choose_machine(config.run).device, processes)
+        check_rows(corpus, ["weights"], config.data, arch.model.memory_len, processes())
+    workers = count_workers(config.run, len(architectures) * config.retrain.seeds)
+    check_training_memory(architectures, config, choose_machine(config.run).device, workers)
     folder = choose_folder(config)
     homes = [folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)]
     with open_run_folder(config, folder, corpus.to_json()):
@@ -107,6 +110,9 @@ def check_room(config: Config, corpus: Corpus, architectures: list[Architecture]
     device = choose_machine(config.run).device
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
     check_search_memory(config, settings, device, count_workers(config.run, config.search.seeds))
+    check_rows(corpus, ("weights", "alphas"), config.data, config.model.memory_len, processes())
+    for arch in architectures:
+        check_rows(corpus, ["weights"], config.data, arch.model.memory_len, processes())
     if architectures:
         check_training_memory(architectures, config, device, 1)
     if not config.run.resume:  # what is there of a run that goes on lies on the disk already

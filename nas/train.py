@@ -111,7 +111,10 @@ def batches_of(model: nn.Module, corpus: Corpus, part: str, config: Config, limi
 
 @contextlib.contextmanager
 def span_of(model: nn.Module, data: DataConfig) -> Iterator[None]:
-    """Within, a network remembers and measures distances as `data.eval_memory_len` and `data.eval_clamp_len` say; a supernet as it trains."""
+    """Within, a network remembers and measures distances as `data.eval_memory_len` and `data.eval_clamp_len` say.
+
+    A supernet does as it trains, since its probabilities are of that.
+    """
     if not isinstance(model, Network):
         yield
         return

@@ -97,7 +97,9 @@ class Backbone(nn.Module):
         distances = torch.arange(filled + length - 1, nearest - 1, -1, device=x.device)
         if self.clamp_len is not None:
             distances = distances.clamp(max=self.clamp_len)
-        u, v = (None, None) if self.relative_biases is None else self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
+        u = v = None
+        if self.relative_biases is not None:
+            u, v = self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
         return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), u, v)
 
     def _next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:

@@ -49,9 +49,9 @@ class Supernet(Backbone):
         """tokens [B, T] int64, gates [N, C] with rows that sum to 1 -> logits [B, T, V]; see Backbone.run.
 
         Gates [G, N, C] are those of G groups of the batch's rows, which follow each other: of `rows` rows each, or G <= B groups as
-        equal as can be, the first ones larger (torch.tensor_split). A candidate whose gate is a constant 0 is not run; with `skip_zeros` neither is one whose 0 carries a gradient, as
-        `keep_largest` makes them. Constant gates that lie on the CPU tell which candidates to run without waiting for the
-        device.
+        equal as can be, the first ones larger (torch.tensor_split). A candidate whose gate is a constant 0 is not run; with `skip_zeros`
+        neither is one whose 0 carries a gradient, as `keep_largest` makes them. Constant gates that lie on the CPU tell which
+        candidates to run without waiting for the device.
         """
         groups = gates if gates.ndim == 3 else gates[None]
         if groups.shape[1:] != self.alphas.shape or not (1 <= len(groups) <= max(len(tokens), 1) or rows is not None):

@@ -39,3 +39,10 @@ def test_the_mode_says_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     config = tiny(run__compile=True, search__blocks=["feed_forward", "identity"])
     assert measure_candidates(config, config.model.settings(256, 16), CPU)["mode"] == "compiled inference"
     assert device_name(torch.device("cpu")) == "cpu"
+
+
+def test_a_network_is_measured_with_its_memory_full() -> None:
+    seen: list[int] = []
+    model = build(Architecture.from_pattern("s", {"max_len": 16, "memory_len": 9, "position": "relative"}))
+    model.layers[0].register_forward_hook(lambda _, inputs, y: seen.append(inputs[1].memory.shape[1]))
+    assert measure_model(model, 16, CPU) > 0 and set(seen) == {9}

@@ -142,3 +142,12 @@ def test_finished_trainings_are_not_repeated(tmp_path: Path, capsys: pytest.Capt
         before = (home / "model.safetensors").stat().st_mtime_ns
         retrain_stage(config, [arch], tmp_path / "run", StopFlag())
     assert (home / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("command", [["search"], ["retrain", "sf"]])
+def test_rows_that_go_on_must_fit_before_anything_is_written(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "short.txt").write_bytes(b"some text " * 400)
+    config = tiny_yaml(tmp_path / "tiny.yaml", data__name="text", data__path=str(tmp_path / "short.txt"), data__order="contiguous",
+                       data__batch_size=500)  # fmt: skip
+    line = error_line(call(*command, "--config", config, "--run.dir", tmp_path / "run"))
+    assert "data.batch_size: 500 rows of 16 tokens that go on need 8,001" in line and not (tmp_path / "run").exists()
