@@ -117,14 +117,14 @@ def stage(run: Path) -> str:
 
 
 def moments(whole_seconds: float, starting: float, chance: random.Random) -> Iterator[float]:
-    """Seconds after each start at which to kill: uniform over what the run has left, and a sixth of the time too late.
+    """Seconds after each start at which to kill: uniform over most of what the run has left, so that a run is killed several times.
 
     `starting` are the seconds that a process takes before it goes on. What is taken to be left at least grows with every kill, so that
     a machine that has become busier comes through too.
     """
     left, least = whole_seconds, starting + INDIVISIBLE * whole_seconds
     while True:
-        moment = chance.uniform(0, 1.2 * left)
+        moment = chance.uniform(0, 0.8 * left)
         yield moment
         left, least = max(least, left - max(0.0, moment - starting)), 1.1 * least
 
