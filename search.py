@@ -38,12 +38,6 @@ def search(config, arguments, stop) -> None:
     search_only(config, stop)
 
 
-def dry_run(config, arguments, stop) -> None:
-    from nas.dry_run import dry_run as try_out
-
-    try_out(config)
-
-
 def derive(config, arguments, stop) -> None:
     from nas.commands import derive_run
 
@@ -191,7 +185,9 @@ def execute(arguments: list[str], stop) -> None:
     if config is not None and config.run.dry_run:
         if name not in DRY:
             raise SettingError("run.dry_run", f"{' and '.join(DRY)} can be tried out, {name} cannot")
-        dry_run(config, namespace, stop)
+        from nas.dry_run import dry_run
+
+        dry_run(config, whole=name == "run")
     elif config is not None:
         COMMANDS[name].call(config, namespace, stop)
 

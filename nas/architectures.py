@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from derive import Architecture
 from nas.config import Config, DataConfig
 from supernet.errors import SettingError, UserError
+from supernet.settings import ModelSettings
 
 if TYPE_CHECKING:
     from nas.data import Corpus
@@ -62,20 +63,22 @@ def check_fits(arch: Architecture, config: Config, corpus: Corpus) -> None:
         raise SettingError("data.seq_len", f"{config.data.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
     if arch.task != "causal_lm":
         raise UserError(f"{arch.name}: this version trains causal_lm, not {arch.task}")
-    check_span(arch, config.data)
+    check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)
 
 
-def check_span(arch: Architecture, data: DataConfig) -> None:
-    """SettingError when an architecture cannot be trained, or evaluated, with the rows and the memory that `data` asks for."""
-    if arch.model.memory_len and not data.contiguous(arch.model.memory_len):
-        raise SettingError("data.order", f"{arch.name} has a memory, and random crops have no text before them; use contiguous")
-    if (data.eval_seq_len or 0) > arch.model.max_len:
-        raise SettingError("data.eval_seq_len", f"{data.eval_seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
-    if data.eval_memory_len in (None, arch.model.memory_len):
+def check_span(blocks: set[str], model: ModelSettings, data: DataConfig, name: str) -> None:
+    """SettingError when a network of these blocks cannot be trained, or evaluated, with the rows and the memory that `data` asks for."""
+    if model.memory_len and not data.contiguous(model.memory_len):
+        raise SettingError("data.order", f"{name} has a memory, and random crops have no text before them; use contiguous")
+    if (data.eval_seq_len or 0) > model.max_len:
+        raise SettingError("data.eval_seq_len", f"{data.eval_seq_len} exceeds max_len {model.max_len} of {name}")
+    if data.eval_clamp_len is not None and model.position != "relative":
+        raise SettingError("data.eval_clamp_len", f"{name} has model.position {model.position}; only relative positions are distances")
+    if data.eval_memory_len in (None, model.memory_len):
         return
-    if not arch.model.memory_len:
-        raise SettingError("data.eval_memory_len", f"{arch.name} has model.memory_len 0 and takes no memory")
-    sized = sorted({layer.block for layer in arch.layers if layer.block.endswith("synthesizer")})
+    if not model.memory_len:
+        raise SettingError("data.eval_memory_len", f"{name} has model.memory_len 0 and takes no memory")
+    sized = sorted(block for block in blocks if block.endswith("synthesizer"))
     if sized:
-        raise SettingError("data.eval_memory_len", f"{arch.name} has {', '.join(sized)}, whose maps are made for model.memory_len "
-                           f"{arch.model.memory_len}; leave it out")  # fmt: skip
+        raise SettingError("data.eval_memory_len", f"{name} has or may have {', '.join(sized)}, whose maps are made for model.memory_len "
+                           f"{model.memory_len}; leave it out")  # fmt: skip

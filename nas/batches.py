@@ -100,21 +100,27 @@ def evaluation_batches(
         yield tokens[None, full * seq_len :].astype(np.int64)
 
 
-def evaluation_segments(corpus: Corpus, part: str, *, seq_len: int, rows: int, limit: int | None = None) -> Iterator[Batch]:
+def evaluation_segments(
+    corpus: Corpus, part: str, *, seq_len: int, rows: int, memory_len: int, limit: int | None = None
+) -> Iterator[Batch]:
     """A part as up to `rows` rows that are read on from segment to segment, for models with memory; every token but the first is a
     target once.
 
-    Rows have at least eight segments, so that few targets lack context. `limit`: so many targets, at the start of rows that are
-    spread evenly over the part. What the equal rows leave over at the end is a row of its own.
+    Rows are at least eight times as long as a segment and as the memory, so that few targets lack context. `limit`: so many targets,
+    at the start of rows that are spread evenly over the part. What the equal rows leave over at the end is a row of its own.
     """
     tokens = corpus.part(part)
     targets = len(tokens) - 1
     wanted = targets if limit is None else min(limit, targets)
-    rows = max(1, min(rows, wanted // (8 * seq_len)))
-    spacing, length = targets // rows, wanted // rows
-    starts = np.arange(rows)[:, None] * spacing
+    rows = max(1, min(rows, wanted // (8 * max(seq_len, memory_len))))
+    spacing = targets // rows
+    yield from _segments(tokens, np.arange(rows) * spacing, wanted // rows, seq_len)
+    if wanted == targets:
+        yield from _segments(tokens, np.array([rows * spacing]), targets - rows * spacing, seq_len)
+
+
+def _segments(tokens: np.ndarray, starts: np.ndarray, length: int, seq_len: int) -> Iterator[Batch]:
+    """So many targets of each of the rows that begin at `starts`, segment by segment."""
     for first in range(0, length, seq_len):
         span = np.arange(first, min(first + seq_len, length) + 1)
-        yield Batch(tokens[starts + span].astype(np.int64), first == 0)
-    if wanted == targets and rows * spacing < targets:
-        yield Batch(tokens[None, rows * spacing :].astype(np.int64), True)
+        yield Batch(tokens[starts[:, None] + span].astype(np.int64), first == 0)

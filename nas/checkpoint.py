@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from derive.strict_json import dumps_line, loads, write_atomic
 from supernet.errors import UserError
@@ -51,8 +52,8 @@ def restore(state: Any, folder: Path) -> None:
 
 
 def warn(message: str) -> None:
-    """A line on standard error."""
-    print(f"warning: {message}", file=sys.stderr)
+    """A line on standard error, above the progress bars."""
+    tqdm.write(f"warning: {message}", file=sys.stderr)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -50,7 +50,7 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     arch = Architecture.load(path.parent / "architecture.json")
     if arch.task != "causal_lm":
         raise UserError(f"{path}: this version evaluates causal_lm, not {arch.task}")
-    check_span(arch, config.data)
+    check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)
     corpus = _corpus_of(path, arch, config)
     config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=min(config.data.seq_len, arch.model.max_len)))
     machine = choose_machine(config.run)

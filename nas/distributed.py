@@ -9,6 +9,7 @@ step or searches the graph for those without a part and sends them all the same 
 
 import contextlib
 import dataclasses
+import datetime
 import os
 import shutil
 import tempfile
@@ -26,6 +27,9 @@ from nas.stop import StopFlag, Stopped
 from supernet.errors import RunFailed, UserError
 
 CPU = torch.device("cpu")
+PATIENCE = datetime.timedelta(days=7)  # of processes that wait while process 0 derives, compares and draws; a dead one is noticed at once
+
+_waiting: list[dist.ProcessGroup] = []  # the group of the messages between jobs, once there is one
 
 
 def work_together(lead: Callable[[], None], stop: StopFlag) -> None:
@@ -34,6 +38,7 @@ def work_together(lead: Callable[[], None], stop: StopFlag) -> None:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     with _while_connected():
         dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        _waiting.append(dist.new_group(backend="gloo", timeout=PATIENCE))
     if dist.get_rank() == 0:
         lead()
         _send(None)
@@ -116,14 +121,16 @@ def share_files(machine: Machine, folder: Path, names: Iterable[str]) -> None:
 
 def _follow(stop: StopFlag) -> None:
     """Do the jobs that process 0 hands out until there are no more, or it has gone."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, stop.deferred():  # process 0 decides when to leave
         while (message := _next_message()) is not None:
             function, job = message
             home = Path(tempfile.mkdtemp(dir=scratch))
             try:
                 with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
                     function(*(home if isinstance(value, Path) else value for value in job), slot=0, stop=stop)
-            except (UserError, RunFailed, Stopped) as error:  # process 0 fails of the same and says so
+            except UserError as error:  # such as a file that is on process 0's machine alone
+                raise UserError(f"process {dist.get_rank()}: {error}") from None
+            except (RunFailed, Stopped) as error:  # process 0 fails of the same and says so
                 raise SystemExit(getattr(error, "exit_code", 3)) from None
             shutil.rmtree(home)
 
@@ -137,13 +144,13 @@ def _next_message() -> Any:
 
 def _send(message: Any) -> None:
     with _while_connected():
-        dist.broadcast_object_list([message], src=0, device=CPU)
+        dist.broadcast_object_list([message], src=0, group=_waiting[-1], device=CPU)
 
 
 def _receive() -> Any:
     box = [None]
     with _while_connected():
-        dist.broadcast_object_list(box, src=0, device=CPU)
+        dist.broadcast_object_list(box, src=0, group=_waiting[-1], device=CPU)
     return box[0]
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from derive import Architecture, build
-from nas.architectures import architectures_against
+from nas.batches import check_rows
 from nas.config import Config
 from nas.costs_table import build_costs
 from nas.data import Corpus, load_corpus
+from nas.distributed import processes
 from nas.estimate import count_trainings
 from nas.latency import measure_candidates
 from nas.machine import Machine, choose_machine
@@ -32,25 +33,29 @@ VOCABULARIES = {  # as published; bytes have 256
 }  # fmt: skip
 
 
-def dry_run(config: Config) -> None:
+def dry_run(config: Config, whole: bool) -> None:
     """Print parameters and bytes at full size, then run STEPS steps of the search and of a training on at most ROWS rows of TOKENS
-    tokens, and print what a step took and what the whole run would take at that speed.
+    tokens, and print what a step took and what the search, or the `whole` run, would take at that speed.
 
     SettingError where the configuration does not fit, or its parameters do not fit the memory.
     """
     config.check()
     corpus = _corpus(config)
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
-    check_run(config, corpus)
+    check_rows(corpus, ("weights", "alphas"), config.data, config.model.memory_len, processes())
+    against = check_run(config, corpus) if whole else []
     machine = choose_machine(config.run)
-    _print_sizes(config, settings, machine)
+    _print_sizes(config, settings, against, machine)
     small = limited(config)
-    search, training = seconds_of_steps(small, corpus, machine)
-    part = _tokens_a_step(small) / _tokens_a_step(config)
-    print(f"{STEPS} steps on {small.data.batch_size} x {small.data.seq_len} tokens at full width: {search:.2f} s a step of the search, "
-          f"{training:.2f} s of training the interleaved layout")  # fmt: skip
-    hours = (config.search.seeds * config.search.steps * search + count_trainings(config) * config.retrain.steps * training) / part / 3600
-    print(f"on this device in one process the whole run would take about {hours:,.1f} hours, were all tokens as dear as these")
+    weights, alphas, training = seconds_of_steps(small, corpus, machine)
+    print(f"{STEPS} steps on {small.data.batch_size} x {small.data.seq_len} tokens at full width: {weights:.2f} s of the weights, {alphas:.2f} s of "
+          f"the alphas, {training:.2f} s of training the interleaved layout")  # fmt: skip
+    search = config.search
+    seconds = search.seeds * (search.steps * weights + (search.steps - search.warmup_steps) / search.arch_every * alphas)
+    seconds += count_trainings(config) * config.retrain.steps * training if whole else 0
+    share = _tokens_a_step(small) / _tokens_a_step(config)
+    print(f"on this device in one process {'all of it' if whole else 'the search'} would take about {seconds / share / 3600:,.1f} hours, were all tokens as "
+          "dear as these; large batches are cheaper")  # fmt: skip
 
 
 def limited(config: Config) -> Config:
@@ -62,22 +67,18 @@ def limited(config: Config) -> Config:
     return dataclasses.replace(config, data=data, model=model, search=search)
 
 
-def seconds_of_steps(config: Config, corpus: Corpus, machine: Machine) -> tuple[float, float]:
-    """Seconds of a step of the search, weights and alphas, and of a training step of the interleaved layout."""
-    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+def seconds_of_steps(config: Config, corpus: Corpus, machine: Machine) -> tuple[float, float, float]:
+    """Seconds of a step of the weights and of the alphas, and of a training step of the interleaved layout."""
+    settings, seed = config.model.settings(corpus.vocab_size, config.data.seq_len), config.run.seed
     costs = build_costs(config, settings, measure_candidates(config, settings, machine) if config.search.cost == "latency" else None)
-    state = build_state(config, corpus, machine, config.run.seed)
+    state = build_state(config, corpus, machine, seed)
     for _ in range(STEPS):
-        weight_step(state, config, corpus, machine, config.run.seed)  # the warm-up's
-
-    def search_step() -> None:
-        weight_step(state, config, corpus, machine, config.run.seed)
-        arch_step(state, config, corpus, costs, machine, config.run.seed)
-
-    search = _seconds(search_step)
-    del state, search_step  # two networks at a time might not fit
-    trained = build_training(Architecture.preset("interleaved", settings, config.model.layers), config, config.run.seed, machine)
-    return search, _seconds(lambda: train_step(trained, config, corpus, machine, config.run.seed))
+        weight_step(state, config, corpus, machine, seed)  # the warm-up's
+    weights = _seconds(lambda: weight_step(state, config, corpus, machine, seed))
+    alphas = _seconds(lambda: arch_step(state, config, corpus, costs, machine, seed))
+    del state  # two networks at a time might not fit
+    trained = build_training(Architecture.preset("interleaved", settings, config.model.layers), config, seed, machine)
+    return weights, alphas, _seconds(lambda: train_step(trained, config, corpus, machine, seed))
 
 
 def _seconds(step: Callable[[], object]) -> float:
@@ -91,13 +92,12 @@ def _tokens_a_step(config: Config) -> int:
     return config.data.batch_size * config.data.seq_len
 
 
-def _print_sizes(config: Config, settings: ModelSettings, machine: Machine) -> None:
+def _print_sizes(config: Config, settings: ModelSettings, against: list[Architecture], machine: Machine) -> None:
     with torch.device("meta"):
         values = {**settings.to_mapping(), "task": settings.task, "layers": config.model.layers}
         net = Supernet(values, config.candidates(settings))
         rows = [("supernet", sum(parameter.numel() for parameter in net.weight_parameters()))]
-        for arch in architectures_against(config, settings.vocab_size):
-            rows.append((arch.name, sum(parameter.numel() for parameter in build(arch).parameters())))
+        rows += [(arch.name, sum(parameter.numel() for parameter in build(arch).parameters())) for arch in against]
     there = available_memory(machine.device)
     print(f"vocabulary {settings.vocab_size:,}, {config.model.layers} layers, d {settings.d_model}, "
           f"{config.data.batch_size} x {config.data.seq_len} tokens a step")  # fmt: skip

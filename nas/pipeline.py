@@ -48,8 +48,7 @@ def run_everything(config: Config, stop: StopFlag) -> None:
         else:
             with stop.deferred():  # so that even a stop before the first step leaves a checkpoint
                 with timed(folder, "search"):
-                    later = minutes_after_search(config, corpus, choose_machine(config.run))
-                    search_stage(config, corpus, folder, stop, f", then about {later:.1f} min")
+                    search_stage(config, corpus, folder, stop, time_after_search(config, corpus))
             derived = derive_stage(folder, config.derive)
             wanted = [derived[name] for name in config.retrain.architectures]
             with timed(folder, "halving"):
@@ -61,6 +60,13 @@ def run_everything(config: Config, stop: StopFlag) -> None:
                 draw_all(folder)
             write_report(folder)
         print_result(folder)
+
+
+def time_after_search(config: Config, corpus: Corpus) -> str:
+    """For the progress bar; nothing for networks that one process may be unable to train."""
+    if config.run.shard:
+        return ""
+    return f", then about {minutes_after_search(config, corpus, choose_machine(config.run)):.1f} min"
 
 
 def search_only(config: Config, stop: StopFlag) -> None:
@@ -115,7 +121,7 @@ def check_room(config: Config, corpus: Corpus, architectures: list[Architecture]
         check_rows(corpus, ["weights"], config.data, arch.model.memory_len, processes())
     if architectures:
         check_training_memory(architectures, config, device, 1)
-    if not config.run.resume:  # what is there of a run that goes on lies on the disk already
+    if not (folder / "config.yaml").exists():  # what is there of a run that goes on lies on the disk already
         check_disk(config, settings, architectures, folder)
 
 

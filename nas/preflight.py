@@ -8,7 +8,7 @@ import numpy as np
 from derive import Architecture
 from derive.budget import Problem, solve
 from derive.constraints import parse_rules
-from nas.architectures import architectures_against, check_fits, unique_by_name
+from nas.architectures import architectures_against, check_fits, check_span, unique_by_name
 from nas.config import Config
 from nas.costs_table import BASELINE, UNITS
 from nas.data import Corpus
@@ -22,7 +22,9 @@ DERIVED = ("argmax", "par-rule", "budget")  # the names that derivation gives
 def check_run(config: Config, corpus: Corpus) -> list[Architecture]:
     """The architectures of `retrain.against`, once all that follows a search is known to fit; SettingError otherwise."""
     _check_retrain_names(config)
-    check_derivable(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    check_derivable(config, settings)
+    check_span({candidate.block for candidate in config.candidates(settings)}, settings, config.data, "a derived layout")
     against = unique_by_name(architectures_against(config, corpus.vocab_size))
     for arch in against:
         check_fits(arch, config, corpus)

@@ -70,9 +70,12 @@ def run_jobs(function: Callable[..., None], jobs: Sequence[tuple[Any, ...]], wor
     the cores and take job after job. Raises Stopped on a signal, and what the first failing job's exit code stands for.
     """
     if workers == 1:
-        for job in jobs:
-            hand_out(function, job)
-            function(*job, slot=0, stop=stop)
+        with stop.deferred() if processes() > 1 else contextlib.nullcontext():  # none may leave while others begin a job
+            for job in jobs:
+                if processes() > 1 and stop.signal_number is not None:
+                    break
+                hand_out(function, job)
+                function(*job, slot=0, stop=stop)
         return
     threads = max(1, count_cores() // workers)
     waiting = list(jobs)

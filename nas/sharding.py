@@ -61,8 +61,8 @@ def gathered_rows(memory: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def scattered_rows(memory: torch.Tensor | None, model: nn.Module) -> torch.Tensor | None:
-    """This process's rows of the memory of a whole batch, where the model is."""
-    if memory is None:
+    """This process's rows of the memory of a whole batch, where the model is; none in any process where the rows do not come out even."""
+    if memory is None or memory.shape[1] % processes():
         return None
     mine = memory if processes() == 1 else memory[:, dist.get_rank() :: processes()]
     return mine.contiguous().to(next(model.parameters()).device)

@@ -103,8 +103,9 @@ def batches_of(model: nn.Module, corpus: Corpus, part: str, config: Config, limi
     """The batches that a model is evaluated on: rows that go on where it has a memory, blocks that stand alone otherwise."""
     seq_len = config.data.eval_seq_len or config.data.seq_len if isinstance(model, Network) else config.data.seq_len
     rows = max(1, 8192 // seq_len)  # tokens that a CPU's cache and a small GPU both like
-    if getattr(model, "memory_len", 0):
-        return evaluation_segments(corpus, part, seq_len=seq_len, rows=rows, limit=limit)
+    memory_len = getattr(model, "memory_len", 0)
+    if memory_len:
+        return evaluation_segments(corpus, part, seq_len=seq_len, rows=rows, memory_len=memory_len, limit=limit)
     blocks = evaluation_batches(corpus, part, seq_len=seq_len, batch_size=rows, limit=limit)
     return (Batch(block, True) for block in blocks)
 

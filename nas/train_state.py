@@ -107,9 +107,9 @@ def require_finite(loss: float, norm: Tensor, bad_steps: int) -> int:
 
 
 def save_state(state: TrainState, folder: Path, machine: Machine) -> None:
-    """Process 0 writes the folder's checkpoint; not within a row of bad steps where there is a good one to go back to."""
+    """Process 0 writes the folder's checkpoint; none within a row of bad steps, which a resume takes again."""
     saved = state.to_checkpoint()
-    if machine.rank == 0 and (state.bad_steps == 0 or not (folder / CURRENT).exists()):
+    if machine.rank == 0 and state.bad_steps == 0:
         save_checkpoint(folder, saved)
 
 

@@ -71,6 +71,10 @@ def check_checkpoints(machine: Machine) -> None:
         assert abs(losses[0] - losses[1]) < 1e-5
     saved = sharded.to_checkpoint()["memory"]
     assert saved.shape == (2, 6, 20, 8) and torch.equal(saved[:, machine.rank :: 2], sharded.memory)
+    uneven = copy.deepcopy(sharded.to_checkpoint())
+    uneven["memory"] = uneven["memory"][:, :5]
+    whole.load(uneven)
+    assert whole.memory is None and whole.arch_memory is None  # in both processes, so that they stay alike
     whole.load(sharded.to_checkpoint())
     assert_equal(sharded.to_checkpoint(), whole.to_checkpoint())
 

@@ -92,6 +92,7 @@ def test_what_cannot_be_trained_on_the_text_is_refused() -> None:
 )
 def test_what_cannot_remember_so_is_refused(pattern: str, memory_len: int, data: dict[str, object], message: str) -> None:
     arch = Architecture.from_pattern(pattern, {"max_len": 16, "memory_len": memory_len, "position": "relative"})
-    check_span(arch, DataConfig())
+    blocks = {layer.block for layer in arch.layers}
+    check_span(blocks, arch.model, DataConfig(), arch.name)
     with pytest.raises(UserError, match=message):
-        check_span(arch, DataConfig(**data))
+        check_span(blocks, arch.model, DataConfig(**data), arch.name)

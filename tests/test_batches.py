@@ -132,22 +132,24 @@ def test_the_order_of_the_rows(order: str, memory_len: int, goes_on: bool) -> No
     assert not np.array_equal(other.tokens, batch.tokens)
 
 
-@pytest.mark.parametrize("length", [8, 57, 114, 120, 201, 513])
-def test_segments_meet_every_target_once_and_go_on(tmp_path: Path, length: int) -> None:
+@pytest.mark.parametrize(("rows", "memory_len"), [(3, 2), (3, 9), (50, 2)])
+@pytest.mark.parametrize("length", [8, 57, 114, 120, 201, 513, 3000])
+def test_segments_meet_every_target_once_and_go_on(tmp_path: Path, length: int, rows: int, memory_len: int) -> None:
     corpus = numbered(tmp_path, length)
     whole = corpus.part("held_out").astype(np.int64)
     met, last = [], None
-    for batch in evaluation_segments(corpus, "held_out", seq_len=7, rows=3):
+    for batch in evaluation_segments(corpus, "held_out", seq_len=7, rows=rows, memory_len=memory_len):
         if not batch.fresh:
             assert np.array_equal(batch.tokens[:, 0], last)
         last = batch.tokens[:, -1]
+        assert 2 <= batch.tokens.shape[1] <= 8 and len(batch.tokens) <= max(1, length // (8 * max(7, memory_len)))
         met += batch.tokens[:, 1:].ravel().tolist()
     assert sorted(met) == sorted(whole[1:].tolist())
 
 
 def test_limited_segments_lie_at_the_start_of_rows_that_are_spread_over_the_part() -> None:
     corpus = load_corpus(settings())
-    batches = list(evaluation_segments(corpus, "held_out", seq_len=10, rows=4, limit=400))
+    batches = list(evaluation_segments(corpus, "held_out", seq_len=10, rows=4, memory_len=5, limit=400))
     assert sum(batch.tokens[:, 1:].size for batch in batches) == 400 and [batch.fresh for batch in batches] == [True] + [False] * 9
     text = corpus.part("held_out")
     starts = [number * ((len(text) - 1) // 4) for number in range(4)]

@@ -20,7 +20,7 @@ def test_it_counts_takes_steps_and_writes_nothing(tmp_path: Path, monkeypatch: p
     model = {**settings.to_mapping(), "memory_len": 5, "position": "relative", "task": "causal_lm", "layers": 2}
     counted = sum(parameter.numel() for parameter in Supernet(model, BLOCKS).weight_parameters())
     assert re.search(rf"^supernet +{counted:,} parameters", done.stdout, re.MULTILINE)
-    assert "2 steps on 2 x 16 tokens at full width: " in done.stdout and "whole run would take about" in done.stdout
+    assert "2 steps on 2 x 16 tokens at full width: " in done.stdout and ("all of it" if command == "run" else "the search") + " would take about" in done.stdout
     assert "7 x 16 tokens a step" in done.stdout
 
 
@@ -37,6 +37,8 @@ def test_it_is_for_searches_and_refuses_what_cannot_fit(tmp_path: Path) -> None:
     assert error_line(call("retrain", "sf", "--config", config, "--dry-run")) == "error: run.dry_run: run and search can be tried out, retrain cannot"
     huge = tiny_yaml(tmp_path / "huge.yaml", model__d_model=2**15, model__d_inner=2**17, model__layers=100)
     assert "model.d_model: " in error_line(call("run", "--config", huge, "--dry-run"))
+    rows = ("--data.order", "contiguous", "--data.batch_size", 10**6)
+    assert "data.batch_size: 1000000 rows of 16 tokens that go on" in error_line(call("run", "--config", config, "--dry-run", *rows))
     assert "search.warmup_steps" in error_line(call("run", "--config", config, "--dry-run", "--search.warmup_steps", 20))
 
 

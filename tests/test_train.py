@@ -227,7 +227,8 @@ def test_a_row_of_bad_steps_writes_no_checkpoint_over_a_good_one(tmp_path: Path)
     config = tiny()
     state = build_training(architecture(config), config, 0, CPU)
     state.bad_steps = 2
-    save_state(state, tmp_path, CPU)  # the first there is
+    save_state(state, tmp_path, CPU)
+    assert not list(tmp_path.iterdir())
     state.bad_steps = 0
     state.step = 5
     save_state(state, tmp_path, CPU)
