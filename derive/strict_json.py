@@ -26,10 +26,8 @@ def loads(text: str | bytes, name: str = "text") -> Any:
             text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded_int
         )
         if _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+            _refuse_surrogates(value, "")
         return value
-    except UnicodeEncodeError:  # it could be read, but never written again
-        raise UserError(f"{name}: holds a lone surrogate, which is no character") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{name}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -38,6 +36,19 @@ def loads(text: str | bytes, name: str = "text") -> Any:
         raise UserError(f"{name}: nested too deeply") from None
     except _BadValue as error:
         raise UserError(f"{name}: {error}") from None
+
+
+def _refuse_surrogates(value: Any, path: str) -> None:
+    """Text with half a surrogate pair could be read, but never written again."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_surrogates(key, path)
+            _refuse_surrogates(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _refuse_surrogates(item, f"{path}[{index}]")
+    elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        raise _BadValue(f"{path}: holds a lone surrogate, which is no character" if path else "holds a lone surrogate, which is no character")
 
 
 def read_json(path: str | Path) -> Any:
