@@ -5,12 +5,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from nas.distributed import processes
 from nas.machine import Machine
+
+WHOLE = StateDictOptions(full_state_dict=True)
 
 
 def shard(model: nn.Module, machine: Machine) -> None:
@@ -35,10 +38,22 @@ def gathered(value: Any) -> Any:
     return value.full_tensor().cpu() if isinstance(value, DTensor) else value
 
 
-def scattered(saved: dict[str, torch.Tensor], model: nn.Module) -> dict[str, torch.Tensor]:
-    """A whole state of the model, sharded as the model is."""
-    own = model.state_dict()
-    return {name: _like(value, own.get(name)) for name, value in saved.items()}
+def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's whole state, in every process; all must call it."""
+    return gathered(get_model_state_dict(model, options=WHOLE)) if is_sharded(model) else dict(model.state_dict())
+
+
+def load_whole_weights(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
+    """Give a model, sharded or not, its whole state; keys are strict."""
+    if is_sharded(model):
+        set_model_state_dict(model, saved, options=WHOLE)
+    else:
+        model.load_state_dict(saved)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether the model's weights are shared out among the processes."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def scattered_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:

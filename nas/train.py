@@ -25,7 +25,7 @@ from nas.optimizers import build_adamw, learning_rate
 from nas.distributed import stop_asked
 from nas.machine import Machine
 from nas.process import own_part, seed_from
-from nas.sharding import gathered, shard
+from nas.sharding import shard, whole_weights
 from nas.stop import StopFlag
 from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
 from supernet.backbone import Network
@@ -249,7 +249,7 @@ def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) ->
 
 def save_weights(model: nn.Module, path: Path) -> None:
     """Every parameter and buffer as safetensors, written whole or not at all."""
-    state = {name: value.detach().contiguous().cpu() for name, value in gathered(model.state_dict()).items()}
+    state = {name: value.detach().contiguous().cpu() for name, value in whole_weights(model).items()}
     temporary = path.with_name(f".{path.name}.tmp")
     save_file(state, temporary)
     temporary.replace(path)

@@ -14,7 +14,7 @@ from nas.checkpoint import CURRENT, PREVIOUS, restore, save_checkpoint, warn
 from nas.distributed import average_gradients, share_files
 from nas.machine import Machine
 from nas.optimizers import norm_clipped, set_learning_rate
-from nas.sharding import gathered, gathered_rows, scattered, scattered_moments, scattered_rows
+from nas.sharding import gathered, gathered_rows, load_whole_weights, scattered_moments, scattered_rows, whole_weights
 from supernet.errors import RunFailed
 
 MOST_BAD_STEPS = 20  # non-finite losses in a row after which the weights are given up
@@ -40,7 +40,7 @@ class TrainState:
     def to_checkpoint(self) -> dict[str, Any]:
         """Whole tensors and plain values only, so that it loads with weights_only=True; all processes must call it."""
         return {
-            "step": self.step, "bad_steps": self.bad_steps, "slowed": self.slowed, "model": gathered(self.model.state_dict()),
+            "step": self.step, "bad_steps": self.bad_steps, "slowed": self.slowed, "model": whole_weights(self.model),
             "optimizer": gathered(self.optimizer.state_dict()), "scaler": self.scaler.state_dict(),
             "memory": gathered_rows(self.memory),
         }  # fmt: skip
@@ -48,7 +48,7 @@ class TrainState:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from `to_checkpoint`'s value."""
         self.step, self.bad_steps, self.slowed = saved["step"], saved["bad_steps"], saved["slowed"]
-        self.model.load_state_dict(scattered(saved["model"], self.model))
+        load_whole_weights(self.model, saved["model"])
         self.optimizer.load_state_dict(scattered_moments(saved["optimizer"], self.optimizer))
         self.scaler.load_state_dict(saved["scaler"])
         self.memory = scattered_rows(saved["memory"], self.model)
