@@ -26,8 +26,8 @@ from nas.config import Config, DataConfig, ModelConfig, RetrainConfig, RunConfig
 from nas.costs_table import build_costs
 from nas.data import load_corpus
 from nas.jobs import retrain_job
-from nas.optimizers import build_adamw
 from nas.machine import choose_machine
+from nas.optimizers import build_adamw
 from nas.process import run_jobs
 from nas.search_loop import build_state, run_search
 from nas.stop import StopFlag

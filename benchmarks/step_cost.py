@@ -15,8 +15,8 @@ from derive import Architecture, build
 from nas.config import DEFAULT_BLOCKS, Config, DataConfig, ModelConfig, RunConfig, SearchConfig
 from nas.costs_table import build_costs
 from nas.data import load_corpus
-from nas.optimizers import build_adamw
 from nas.machine import choose_machine
+from nas.optimizers import build_adamw
 from nas.search_loop import arch_step, build_state, weight_step
 from nas.train import train_step
 from nas.train_state import TrainState

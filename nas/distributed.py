@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -121,18 +120,19 @@ def share_files(machine: Machine, folder: Path, names: Iterable[str]) -> None:
 
 def _follow(stop: StopFlag) -> None:
     """Do the jobs that process 0 hands out until there are no more, or it has gone."""
-    with tempfile.TemporaryDirectory() as scratch, stop.deferred():  # process 0 decides when to leave
+    with stop.deferred():  # process 0 decides when to leave
         while (message := _next_message()) is not None:
-            function, job = message
-            home = Path(tempfile.mkdtemp(dir=scratch))
             try:
-                with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
-                    function(*(home if isinstance(value, Path) else value for value in job), slot=0, stop=stop)
+                _take_part(*message, stop)
             except UserError as error:  # such as a file that is on process 0's machine alone
                 raise UserError(f"process {dist.get_rank()}: {error}") from None
             except (RunFailed, Stopped) as error:  # process 0 fails of the same and says so
                 raise SystemExit(getattr(error, "exit_code", 3)) from None
-            shutil.rmtree(home)
+
+
+def _take_part(function: Callable[..., None], job: tuple[Any, ...], stop: StopFlag) -> None:
+    with tempfile.TemporaryDirectory() as scratch, open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        function(*(Path(scratch) if isinstance(value, Path) else value for value in job), slot=0, stop=stop)
 
 
 def _next_message() -> Any:
@@ -162,6 +162,6 @@ def _while_connected() -> Iterator[None]:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise RunFailed(
-            f"another process of this job has ended or cannot be reached; the last checkpoint is kept: start the job again with "
+            "another process of this job has ended or cannot be reached; the last checkpoint is kept: start the job again with "
             f"--run.resume true, with any number of processes ({reason})"
         ) from None

@@ -6,8 +6,8 @@ from derive import Architecture, build
 from nas.config import Config
 from nas.data import Corpus
 from nas.halving import KEEP
-from nas.optimizers import build_adamw
 from nas.machine import Machine
+from nas.optimizers import build_adamw
 from nas.process import count_workers
 from nas.train import train_step
 from nas.train_state import TrainState

@@ -8,7 +8,7 @@ import torch
 
 from derive import Architecture
 from nas.config import Config
-from nas.distributed import processes as together
+from nas.distributed import processes
 from supernet.blocks import candidate_cost
 from supernet.costs import surroundings
 from supernet.errors import SettingError
@@ -19,9 +19,9 @@ BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient and Adam's two moments
 KEYS = "model.d_model, model.d_inner, model.layers, data.seq_len or data.batch_size"
 
 
-def check_search_memory(config: Config, settings: ModelSettings, device: torch.device, processes: int) -> None:
-    """SettingError when supernet, optimizer and the logits of a batch cannot fit `processes` times beside each other."""
-    _check("the search", supernet_parameters(config, settings), settings, config, device, processes)
+def check_search_memory(config: Config, settings: ModelSettings, device: torch.device, workers: int) -> None:
+    """SettingError when supernet, optimizer and the logits of a batch cannot fit `workers` times beside each other."""
+    _check("the search", supernet_parameters(config, settings), settings, config, device, workers)
 
 
 def check_disk(config: Config, settings: ModelSettings, architectures: Sequence[Architecture], folder: Path) -> None:
@@ -47,11 +47,11 @@ def supernet_parameters(config: Config, settings: ModelSettings) -> int:
 
 
 def check_training_memory(
-    architectures: Iterable[Architecture], config: Config, device: torch.device, processes: int
+    architectures: Iterable[Architecture], config: Config, device: torch.device, workers: int
 ) -> None:
     """The same for the largest of the architectures."""
     largest = max(architectures, key=Architecture.parameters)
-    _check(f"training {largest.name}", largest.parameters(), largest.model, config, device, processes)
+    _check(f"training {largest.name}", largest.parameters(), largest.model, config, device, workers)
 
 
 def check_evaluation_memory(arch: Architecture, device: torch.device) -> None:
@@ -80,13 +80,13 @@ def available_memory(device: torch.device) -> int:
 
 
 def _check(
-    what: str, parameters: int, settings: ModelSettings, config: Config, device: torch.device, processes: int
+    what: str, parameters: int, settings: ModelSettings, config: Config, device: torch.device, workers: int
 ) -> None:
     logits = 3 * 4 * config.data.batch_size * config.data.seq_len * settings.vocab_size  # logits, their softmax and gradient
-    shares = together() if config.run.shard else 1
-    needed, there = processes * (BYTES_A_PARAMETER * parameters // shares + logits), available_memory(device)
+    shares = processes() if config.run.shard else 1
+    needed, there = workers * (BYTES_A_PARAMETER * parameters // shares + logits), available_memory(device)
     if needed > there:
-        times = f"{processes} processes of " if processes > 1 else ""
+        times = f"{workers} processes of " if workers > 1 else ""
         raise SettingError(
             "model.d_model", f"{what} takes at least {needed / 2**30:,.1f} GiB ({times}{parameters:,} parameters with their optimizer, and the "
             f"logits of a batch), and {there / 2**30:,.1f} GiB are free; lower {KEYS}")  # fmt: skip

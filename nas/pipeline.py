@@ -22,10 +22,10 @@ from nas.estimate import minutes_after_search
 from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
+from nas.machine import Machine, choose_machine
 from nas.memory import check_disk, check_search_memory, check_training_memory
 from nas.plots import draw_all
 from nas.preflight import check_derivable, check_run, from_search
-from nas.machine import Machine, choose_machine
 from nas.process import count_workers, run_jobs
 from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder

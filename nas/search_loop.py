@@ -21,10 +21,10 @@ from nas.checkpoint import MetricsLog
 from nas.config import Config
 from nas.costs_table import CostTable
 from nas.data import Corpus
-from nas.live import LiveView, TensorBoardLog
-from nas.optimizers import build_adamw, learning_rate
 from nas.distributed import average, require_equal, stop_asked
+from nas.live import LiveView, TensorBoardLog
 from nas.machine import Machine
+from nas.optimizers import build_adamw, learning_rate
 from nas.process import generator_from, own_part, seed_from, versions
 from nas.scoring import write_layouts
 from nas.search_gates import own_rows, relaxed_gates, temperature, weight_gates

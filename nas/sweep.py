@@ -12,9 +12,9 @@ from derive.strict_json import read_json, write_json
 from nas.compare import loss_of, noise_of, write_comparison
 from nas.config import Config
 from nas.data import load_corpus
+from nas.machine import choose_machine
 from nas.pipeline import retrain_stage
 from nas.plots import draw_all
-from nas.machine import choose_machine
 from nas.report import write_report
 from nas.stop import StopFlag
 from supernet.errors import UserError

@@ -21,9 +21,9 @@ from nas.batches import Batch, evaluation_batches, evaluation_segments, training
 from nas.checkpoint import MetricsLog
 from nas.config import Config, DataConfig
 from nas.data import Corpus, load_corpus
-from nas.optimizers import build_adamw, learning_rate
 from nas.distributed import stop_asked
 from nas.machine import Machine
+from nas.optimizers import build_adamw, learning_rate
 from nas.process import own_part, seed_from
 from nas.sharding import shard, whole_weights
 from nas.stop import StopFlag
@@ -86,9 +86,8 @@ def evaluate(
     with torch.no_grad(), span_of(model, config.data):
         for batch in batches_of(model, corpus, part, config, limit):
             inputs, targets = tokens_to(batch.tokens, machine.device)
-            options = {} if batch.fresh or memory is None else {"memory": memory}
             with machine.autocast():
-                logits, memory = logits_and_memory(model(inputs, **options) if gates is None else model(inputs, gates, **options))
+                logits, memory = logits_and_memory(model(inputs, *(() if gates is None else (gates,)), **carried(memory, batch)))
             by_token = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
             by_row = by_token.view(targets.shape).double().mean(dim=1)
             losses += by_row.tolist()

@@ -19,9 +19,9 @@ from derive import Architecture, derive_architectures, derive_contenders
 from derive.constraints import parse_rules
 from derive.yaml_file import read_yaml
 from made_runs import add_sweep, build_run
+from nas.batches import evaluation_batches
 from nas.checkpoint import CURRENT, MetricsLog, restore, save_checkpoint
 from nas.config import Config, DataConfig, load_run_config
-from nas.batches import evaluation_batches
 from nas.data import load_corpus
 from nas.options import config_from_values, run_choices
 from nas.report import write_report

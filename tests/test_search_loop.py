@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import nas.search_loop as loop
-from nas.checkpoint import restore
 from nas.batches import training_batch
+from nas.checkpoint import restore
 from nas.search_gates import temperature, weight_gates
 from nas.search_loop import arch_step, build_state, weight_step
 from nas.stop import Stopped

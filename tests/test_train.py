@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from derive import Architecture, build
-from nas.config import Config
 from nas.batches import evaluation_batches
+from nas.config import Config
 from nas.data import Corpus, load_corpus
 from nas.optimizers import learning_rate
 from nas.stop import StopFlag, Stopped

@@ -18,8 +18,8 @@ import search
 from nas.config import Config
 from nas.costs_table import CostTable, build_costs
 from nas.data import Corpus, load_corpus
-from nas.options import config_from_values
 from nas.machine import Machine
+from nas.options import config_from_values
 from nas.search_loop import SearchState, build_state, run_search
 from nas.stop import SIGNALS, StopFlag
 
