@@ -19,6 +19,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.settings = settings
         self.memory_len, self.clamp_len = settings.memory_len, None
+        self.recompute = False  # layers in the backward pass, rather than keep what they computed: less memory, a third more work
         self.embedding = nn.Embedding(settings.vocab_size, settings.d_model)
         nn.init.normal_(self.embedding.weight, std=settings.d_model**-0.5)  # logits of a tied head start near unit scale
         self.positions = self.relative_biases = None
@@ -57,7 +58,8 @@ class Backbone(nn.Module):
         for index, layer in enumerate(self.layers):
             inputs.append(x)
             past = None if memory is None else memory[index]
-            x = layer(x, Context(padding_mask, past, relative), *extras[index])
+            context = Context(padding_mask, past, relative, self.recompute)
+            x = layer(x, context, *extras[index]) if extras[index] else context.run(layer, x)
         logits = self.head(self.norm(x), self.embedding.weight)
         return (logits, self._next_memory(memory, inputs)) if self.settings.memory_len else logits
 

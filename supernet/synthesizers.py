@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from supernet.attention import DotProductLogits, Relative, allowed_keys, output_projection, split_heads, with_memory
+from supernet.attention import DotProductLogits, Relative, allowed_keys, attend, output_projection, split_heads, with_memory
 from supernet.costs import factor_lengths
 from supernet.settings import ModelSettings
 
@@ -115,8 +115,23 @@ class DenseLogits(Window):
     def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         columns = self.columns(x, memory)
-        hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
-        return hidden @ self.weight[:, :, columns] + self.bias[:, :, columns]
+        return self.features(x) @ self.weight[:, :, columns] + self.bias[:, :, columns]
+
+    def features(self, x: Tensor) -> Tensor:
+        """relu(W1 x + b1) in heads, [B, h, T, d_hidden / h]."""
+        return split_heads(functional.relu(self.hidden(x)), self.heads)
+
+    def products(self, x: Tensor, memory: Tensor | None, width: int) -> tuple[Tensor, Tensor]:
+        """Queries [B, h, T, w] and keys [B, h, K, w] whose products are the logits: b2 stands beside W2 and meets a 1.
+
+        w is at least `width`; what is more than the logits need is 0.
+        """
+        columns = self.columns(x, memory)
+        features = self.features(x)
+        keys = torch.cat((self.weight, self.bias), dim=1)[:, :, columns].transpose(1, 2).contiguous()  # [h, K, d_hidden / h + 1]
+        spare = max(0, width - keys.shape[-1])
+        query = functional.pad(functional.pad(features, (0, 1), value=1.0), (0, spare))
+        return query, functional.pad(keys, (0, spare)).expand(len(x), -1, -1, -1)
 
 
 class FactorizedDenseLogits(Window):
@@ -195,10 +210,26 @@ class Synthesizer(nn.Module):
 
 
 class DenseSynthesizer(Synthesizer):
-    """Synthesizer with DenseLogits."""
+    """Synthesizer with DenseLogits; over many keys in torch's fused kernel, which holds no map [B, h, T, K]."""
+
+    FUSED_FROM = 128  # keys; with fewer the map costs no more than the kernel's column for b2, with 256 it costs 2.3 times as much
 
     def __init__(self, config: ModelSettings, *, heads: int, d_hidden: int):
         super().__init__(config, DenseLogits(config, heads, d_hidden))
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
+    ) -> Tensor:
+        """`mask` [B, T] bool, True = real token; `memory` [B, M', d], normalised as x is."""
+        seen = with_memory(x, memory)
+        if seen.shape[1] < self.FUSED_FROM:
+            return super().forward(x, mask=mask, memory=memory)
+        values = split_heads(self.value(seen), self.heads)
+        width = values.shape[-1]
+        query, keys = self.logits.products(x, memory, width)
+        values = functional.pad(values, (0, keys.shape[-1] - width))  # the kernel wants one width
+        mixed = attend(x, query, keys, values, causal=self.causal, mask=mask, scale=1.0)
+        return self.output(mixed.unflatten(-1, (self.heads, -1))[..., :width].flatten(2))
 
 
 class RandomSynthesizer(Synthesizer):
