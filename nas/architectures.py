@@ -61,6 +61,8 @@ def check_fits(arch: Architecture, config: Config, corpus: Corpus) -> None:
         )
     if config.data.seq_len > arch.model.max_len:
         raise SettingError("data.seq_len", f"{config.data.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
+    if (config.latency.seq_len or 0) > arch.model.max_len:
+        raise SettingError("latency.seq_len", f"{config.latency.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
     if arch.task != "causal_lm":
         raise UserError(f"{arch.name}: this version trains causal_lm, not {arch.task}")
     check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)

@@ -103,9 +103,12 @@ def print_latency(config: Config) -> None:
     settings = config.model.settings(load_corpus(config.data).vocab_size, config.data.seq_len)
     table = measure_candidates(config, settings, machine)
     print(f"{table['device']}, {table['mode']}, {table['dtype']}, batch {table['batch']}, {table['lengths']['seq_len']} tokens")
-    width = max(map(len, table["candidates"]))
-    for label, row in table["candidates"].items():
-        print(f"{label:<{width}}  {row['median_ms']:9.4f} ms  spread {row['spread_ms']:.4f} ms  {row['runs']} runs")
+    rows = {label: (row, table["training"]["candidates"][label]) for label, row in table["candidates"].items()}
+    rows["(embedding, norm, head)"] = table["surroundings"], table["training"]["surroundings"]
+    width = max(map(len, rows))
+    print(f"{'':<{width}}  {'forward':>12}  {'spread':>9}  {'with backward':>13}  {'spread':>9}")
+    for label, (inference, training) in rows.items():
+        print(f"{label:<{width}}  {inference['median_ms']:9.4f} ms  {inference['spread_ms']:9.4f}  {training['median_ms']:10.4f} ms  {training['spread_ms']:9.4f}")
     if folder is not None:
         write_json(folder / "latency.json", table)
 

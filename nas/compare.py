@@ -13,25 +13,28 @@ from derive import Architecture, build
 from derive.strict_json import read_json, write_atomic, write_json
 from nas.config import Config
 from nas.data import WORDED, Corpus
-from nas.latency import measure_model
+from nas.latency import LayerTimes, measure_network, shape_of
 from nas.machine import Machine
 from nas.train import load_weights
 from supernet.errors import RunFailed
 
 COLUMNS = ("name", "seed", "pattern", "parameters", "flops_per_token", "latency_ms", "steps", "held_out_loss", "perplexity",
-           "bits_per_character", "relative_flops", "standard_error")  # fmt: skip
+           "bits_per_character", "relative_flops", "standard_error", "predicted_latency_ms")  # fmt: skip
 
 
 def write_comparison(folder: Path, names: list[str], seeds: list[int], config: Config, corpus: Corpus, machine: Machine) -> list[dict]:
-    """Collect `retrain/NAME/seed-K/`, measure each network's latency, write `comparison.json` and `.csv`; returns the rows."""
-    rows = []
+    """Collect `retrain/NAME/seed-K/`, measure each network's latency, write `comparison.json` and `.csv`; returns the rows.
+
+    Beside the measured time stands the one that the times of its layers promise.
+    """
+    rows, table = [], folder / "latency.json"
+    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    layers = LayerTimes(config, settings, machine, read_json(table) if table.exists() else None)
     for name in names:
-        latency = None
-        for seed in seeds:
-            home = folder / "retrain" / name / f"seed-{seed}"
-            if latency is None:
-                latency = _latency(home, config, machine)
-            rows.append(_row(home, seed, latency, config, corpus))
+        homes = {seed: folder / "retrain" / name / f"seed-{seed}" for seed in seeds}
+        first = homes[seeds[0]]
+        times = {"latency_ms": _latency(first, config, machine), "predicted_latency_ms": layers.predict(Architecture.load(first / "architecture.json"))}
+        rows += [_row(home, seed, times, config, corpus) for seed, home in homes.items()]
     write_json(folder / "comparison.json", rows)
     write_atomic(folder / "comparison.csv", _csv(rows).encode("utf-8"))
     return rows
@@ -41,10 +44,10 @@ def _latency(home: Path, config: Config, machine: Machine) -> float:
     arch = Architecture.load(home / "architecture.json")
     model = build(arch)
     load_weights(model, home / "model.safetensors")
-    return measure_model(model.to(machine.device), config.data.seq_len, machine)
+    return measure_network(model.to(machine.device), shape_of(config), machine)["median_ms"]
 
 
-def _row(home: Path, seed: int, latency: float, config: Config, corpus: Corpus) -> dict[str, Any]:
+def _row(home: Path, seed: int, times: dict[str, float], config: Config, corpus: Corpus) -> dict[str, Any]:
     arch, result = Architecture.load(home / "architecture.json"), read_json(home / "result.json")
     loss = result["held_out_loss"]
     row = {
@@ -53,13 +56,14 @@ def _row(home: Path, seed: int, latency: float, config: Config, corpus: Corpus) 
         "pattern": arch.pattern,
         "parameters": arch.parameters(),
         "flops_per_token": arch.flops_per_token(config.data.seq_len),
-        "latency_ms": latency,
+        "latency_ms": times["latency_ms"],
         "steps": result["steps"],
         "held_out_loss": loss,
         "perplexity": None if loss is None else math.exp(min(loss, 700.0)),
         "bits_per_character": None if loss is None else corpus.bits_per_character(loss, "held_out"),
         "relative_flops": round(arch.relative_flops(config.data.seq_len), 6),
         "standard_error": result["standard_error"],
+        "predicted_latency_ms": round(times["predicted_latency_ms"], 6),
     }
     if corpus.kind in WORDED:  # one figure for every way of cutting words into tokens; a byte's or character's would be none
         row["word_perplexity"] = None if loss is None else corpus.word_perplexity(loss, "held_out")

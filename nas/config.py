@@ -217,6 +217,18 @@ class RetrainConfig:
 
 
 @dataclass
+class LatencyConfig:
+    """At what shape, and of what, the measured time of blocks and networks is."""
+
+    batch_size: int = 1
+    """rows"""
+    seq_len: Optional[int] = None
+    """tokens a row; null: data.seq_len"""
+    of: Literal["inference", "training"] = "inference"
+    """which time search.cost latency is: forward alone, or forward and backward"""
+
+
+@dataclass
 class SweepConfig:
     """Rule-built layouts trained beside the baseline, with the settings of `retrain`."""
 
@@ -237,6 +249,7 @@ class Config:
     derive: DeriveConfig = field(default_factory=DeriveConfig)
     retrain: RetrainConfig = field(default_factory=RetrainConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    latency: LatencyConfig = field(default_factory=LatencyConfig)
 
     def check(self) -> None:
         """Raise SettingError for the first value that is out of range or does not fit the others."""
@@ -247,6 +260,8 @@ class Config:
             raise SettingError("model.task", f"{self.model.task} cannot be trained by this version; use causal_lm")
         if self.model.max_len is not None and self.data.seq_len > self.model.max_len:
             raise SettingError("data.seq_len", f"{self.data.seq_len} exceeds model.max_len {self.model.max_len}")
+        if (self.latency.seq_len or 1) > (self.model.max_len or self.data.seq_len):
+            raise SettingError("latency.seq_len", f"{self.latency.seq_len} exceeds model.max_len {self.model.max_len or self.data.seq_len}")
         if self.model.memory_len and not self.data.contiguous(self.model.memory_len):
             raise SettingError("data.order", "random crops have no text before them to remember; use contiguous, or model.memory_len 0")
         check_shares("retrain.rungs", self.retrain.rungs)

@@ -1,56 +1,149 @@
-"""Measured time of every candidate layer on this device, and of whole models."""
+"""Measured time of every candidate layer on this device, of what stands around the layers, and of whole networks.
 
+The time of a network is close to the sum of its layers' and its surroundings', which is what makes a table of layers worth having.
+"""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.benchmark import Timer
 
+from derive import Architecture
 from nas.config import Config
 from nas.costs_table import BASELINE
 from nas.machine import Machine
 from supernet.attention import Relative
-from supernet.backbone import sinusoids
+from supernet.backbone import Network, sinusoids
 from supernet.blocks import parse_candidate
-from supernet.layers import Context, build_layer
+from supernet.layers import Context, IdentityLayer, build_layer
 from supernet.settings import ModelSettings
 
 SECONDS = 0.1  # measured a candidate and mode
+COPIES = 4  # of a layer in a row, each with weights of its own: one alone would find them in the processor's nearest cache
 THREADS = 1  # on a CPU: several threads wait for each other whenever anything else runs, and the figure means nothing
+Row = dict[str, float]
 
 
 def measure_candidates(config: Config, settings: ModelSettings, machine: Machine) -> dict[str, Any]:
     """`latency.json`: median and spread (interquartile range) of each candidate with its norm and residual, in ms.
 
-    Forward without gradient ("inference"), at batch 1 and length data.seq_len: the setting of PAR's tables.
+    Forward without gradient ("inference"; batch 1 by default, the setting of PAR's tables), and under "training" forward and
+    backward; `surroundings` is a network of `model.layers` identities: embedding, memory, final norm and head.
     """
+    shape = shape_of(config)
     labels = [candidate.label for candidate in config.candidates(settings)]
-    rows = {}
+    around = Network(settings, [IdentityLayer() for _ in range(config.model.layers)]).to(machine.device)
+    modes = [{"candidates": {}, "surroundings": measure_network(around, shape, machine, backward=backward)} for backward in (False, True)]
     for label in dict.fromkeys([*labels, *BASELINE]):
-        layer = build_layer(parse_candidate(label, settings), settings, 0).to(machine.device).eval()
-        if config.run.compile:
-            layer.compile()
-        rows[label] = _time_layer(layer, settings, config.data.seq_len, machine)
+        layers = layer_stack(label, settings, machine, compiled=config.run.compile)
+        for backward, mode in enumerate(modes):
+            mode["candidates"][label] = measure_layers(layers, settings, shape, machine, backward=bool(backward))
+    inference, training = modes
     return {
         "device": device_name(machine.device),
         "threads": THREADS,
         "mode": "compiled inference" if config.run.compile else "eager inference",
         "dtype": str(machine.dtype).removeprefix("torch."),
-        "batch": 1,
-        "lengths": {"seq_len": config.data.seq_len, "memory_len": settings.memory_len},
-        "candidates": rows,
+        "batch": shape[0],
+        "lengths": {"seq_len": shape[1], "memory_len": settings.memory_len},
+        **inference,
+        "training": training,
     }
 
 
-def measure_model(model: nn.Module, seq_len: int, machine: Machine) -> float:
-    """Median forward time of a network at batch 1, length seq_len and with its memory full, in ms."""
-    tokens = torch.zeros(1, seq_len, dtype=torch.int64, device=machine.device)
-    model.eval()
-    options = {}
-    if model.settings.memory_len:
-        shape = (len(model.layers), 1, model.settings.memory_len, model.settings.d_model)
-        options["memory"] = torch.randn(shape, device=machine.device)
-    return _measure(lambda: model(tokens, **options), machine)["median_ms"]
+def shape_of(config: Config) -> tuple[int, int]:
+    """Rows and tokens a row of what is measured."""
+    return config.latency.batch_size, config.latency.seq_len or config.data.seq_len
+
+
+def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compiled: bool = False) -> nn.ModuleList:
+    """COPIES layers of a candidate."""
+    layers = nn.ModuleList(build_layer(parse_candidate(label, settings), settings, number) for number in range(COPIES))
+    for layer in layers if compiled else ():
+        layer.compile()
+    return layers.to(machine.device)
+
+
+def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
+    """A row for one of some equal layers that run one after the other on [B, T, d] activations, with their memory full."""
+    x = torch.randn(*shape, settings.d_model, device=machine.device, requires_grad=backward)
+    context = Context(None, full_memory(settings, shape[0], machine), every_distance(settings, shape[1], machine))
+
+    def forward() -> Tensor:
+        y = x
+        for layer in layers:
+            y = layer(y, context)
+        return y
+
+    row = _measure(layers, forward, [x, *layers.parameters()], machine, backward=backward)
+    return {"median_ms": round(row["median_ms"] / len(layers), 6), "spread_ms": round(row["spread_ms"] / len(layers), 6), "runs": row["runs"]}
+
+
+def full_memory(settings: ModelSettings, batch: int, machine: Machine) -> Tensor | None:
+    """A layer's memory [B, M, d], or None for models without."""
+    return torch.randn(batch, settings.memory_len, settings.d_model, device=machine.device) if settings.memory_len else None
+
+
+def every_distance(settings: ModelSettings, seq_len: int, machine: Machine) -> Relative | None:
+    """Relative positions of a segment behind a full memory, or None for other positions."""
+    if settings.position != "relative":
+        return None
+    distances = torch.arange(seq_len + settings.memory_len - 1, -1 if settings.causal else -seq_len, -1, device=machine.device)
+    zero = torch.zeros(settings.d_model, device=machine.device)
+    return Relative(sinusoids(distances, settings.d_model), zero, zero)
+
+
+def measure_network(model: Network, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
+    """A row for a network on [B, T] tokens, with its memory full."""
+    tokens = torch.zeros(shape, dtype=torch.int64, device=machine.device)
+    memory = full_memory(model.settings, shape[0], machine)
+    options = {} if memory is None else {"memory": memory.expand(len(model.layers), -1, -1, -1)}
+
+    def forward() -> Tensor:
+        output = model(tokens, **options)
+        return output if memory is None else output[0]
+
+    return _measure(model, forward, list(model.parameters()), machine, backward=backward)
+
+
+@dataclass
+class LayerTimes:
+    """Medians in ms of layers and surroundings without gradient: those of the run's latency.json, or measured when first asked for."""
+
+    config: Config
+    settings: ModelSettings  # that the table is of
+    machine: Machine
+    table: dict[str, Any] | None
+    measured: dict[Any, float] = dataclasses.field(default_factory=dict)
+
+    def predict(self, arch: Architecture) -> float:
+        """The sum of an architecture's layers' times and of its surroundings'."""
+        return math.fsum([self._around(arch), *(self._layer(layer.label, arch.model) for layer in arch.layers)])
+
+    def _layer(self, label: str, settings: ModelSettings) -> float:
+        rows = {} if self.table is None or settings != self.settings else self.table["candidates"]
+        if label in rows:
+            return rows[label]["median_ms"]
+        if (label, settings) not in self.measured:
+            layers = layer_stack(label, settings, self.machine, compiled=self.config.run.compile)
+            self.measured[label, settings] = measure_layers(layers, settings, shape_of(self.config), self.machine)["median_ms"]
+        return self.measured[label, settings]
+
+    def _around(self, arch: Architecture) -> float:
+        if self.table is not None and arch.model == self.settings and "surroundings" in self.table:
+            return self.table["surroundings"]["median_ms"]
+        depth = len(arch.layers)
+        if (depth, arch.model) not in self.measured:
+            model = Network(arch.model, [IdentityLayer() for _ in range(depth)]).to(self.machine.device)
+            self.measured[depth, arch.model] = measure_network(model, shape_of(self.config), self.machine)["median_ms"]
+        return self.measured[depth, arch.model]
 
 
 def device_name(device: torch.device) -> str:
@@ -58,24 +151,38 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _time_layer(layer: nn.Module, settings: ModelSettings, seq_len: int, machine: Machine) -> dict[str, float]:
-    x = torch.randn(1, seq_len, settings.d_model, device=machine.device)
-    memory = torch.randn(1, settings.memory_len, settings.d_model, device=machine.device) if settings.memory_len else None
-    relative = None
-    if settings.position == "relative":
-        distances = torch.arange(seq_len + settings.memory_len - 1, -1, -1, device=machine.device)
-        zero = torch.zeros(settings.d_model, device=machine.device)
-        relative = Relative(sinusoids(distances, settings.d_model), zero, zero)
-    context = Context(None, memory, relative)
-    return _measure(lambda: layer(x, context), machine)
+def _measure(module: nn.Module, forward: Callable[[], Tensor], inputs: Iterable[Tensor], machine: Machine, *, backward: bool) -> Row:
+    """Time of `forward`, in training mode and with the gradient of `inputs` after it where that is asked for."""
+    inputs = [tensor for tensor in inputs if tensor.requires_grad]
+
+    def call() -> None:
+        with machine.autocast():
+            y = forward()
+        if backward:
+            torch.autograd.grad(y, inputs, torch.ones_like(y), allow_unused=True)
+
+    module.train(backward)
+    with torch.set_grad_enabled(backward):
+        times = _times_on_gpu(call) if machine.device.type == "cuda" else _times_on_cpu(call)
+    low, median, high = np.percentile(times, [25, 50, 75]).tolist()
+    return {"median_ms": round(median, 6), "spread_ms": round(high - low, 6), "runs": len(times)}
 
 
-def _measure(call: Any, machine: Machine) -> dict[str, float]:
-    with torch.no_grad(), machine.autocast():
-        timer = Timer("call()", globals={"call": call}, num_threads=THREADS)
-        result = timer.blocked_autorange(min_run_time=SECONDS)
-    return {
-        "median_ms": round(result.median * 1e3, 6),
-        "spread_ms": round(result.iqr * 1e3, 6),
-        "runs": len(result.times) * result.number_per_run,
-    }
+def _times_on_cpu(call: Callable[[], None]) -> list[float]:
+    """Milliseconds of calls, in blocks where one is too short to time: those of this process, which does not count while others run."""
+    timer = Timer("call()", globals={"call": call}, num_threads=THREADS, timer=time.process_time)
+    timed = timer.blocked_autorange(min_run_time=SECONDS)
+    return [seconds * 1e3 for seconds in timed.times for _ in range(timed.number_per_run)]
+
+
+def _times_on_gpu(call: Callable[[], None], runs: int = 30) -> list[float]:
+    """Milliseconds between events before and after each call on the device's own clock, after as many that are not counted."""
+    for _ in range(runs):
+        call()
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]
+    for before, after in events:
+        before.record()
+        call()
+        after.record()
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) for before, after in events]

@@ -27,6 +27,7 @@ RANGES: dict[str, tuple[float, bool, float]] = {
     "retrain.steps": (1, True, 2**40), "retrain.lr": (0, False, math.inf), "retrain.weight_decay": (0, True, math.inf),
     "retrain.clip": (0, False, math.inf), "retrain.seeds": (1, True, 1000), "retrain.evaluate_every": (1, True, 2**40),
     "retrain.evaluate_tokens": (1, True, 2**40), "retrain.final_tokens": (1, True, 2**40),
+    "latency.batch_size": (1, True, 2**20), "latency.seq_len": (1, True, 2**20),
     "sweep.ratios": (1, True, math.inf), "sweep.cuts": (0, False, 1),
     "retrain.drawn": (0, True, 1000), "retrain.random": (0, True, 1000), "retrain.rung_tokens": (1, True, 2**40),
 }  # fmt: skip

@@ -56,7 +56,8 @@ class Backbone(nn.Module):
         relative = self._relative(0 if memory is None else memory.shape[2], x)
         inputs = []
         for index, layer in enumerate(self.layers):
-            inputs.append(x)
+            if self.settings.memory_len:
+                inputs.append(x)
             past = None if memory is None else memory[index]
             context = Context(padding_mask, past, relative, self.recompute)
             x = layer(x, context, *extras[index]) if extras[index] else context.run(layer, x)

@@ -115,7 +115,7 @@ class DenseLogits(Window):
     def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         columns = self.columns(x, memory)
-        return self.features(x) @ self.weight[:, :, columns] + self.bias[:, :, columns]
+        return self.features(x) @ self.weight[:, :, columns] + _over_rows(self.bias[:, :, columns], x)
 
     def features(self, x: Tensor) -> Tensor:
         """relu(W1 x + b1) in heads, [B, h, T, d_hidden / h]."""
@@ -153,7 +153,7 @@ class FactorizedDenseLogits(Window):
     def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
-        repeated, tiled = (hidden @ self.weight + self.bias).split(self.lengths, dim=-1)
+        repeated, tiled = (hidden @ self.weight + _over_rows(self.bias, x)).split(self.lengths, dim=-1)
         return (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., self.columns(x, memory)]
 
 
@@ -267,6 +267,11 @@ class MixtureSynthesizer(Synthesizer):
 
     def __init__(self, config: ModelSettings, *, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int):
         super().__init__(config, MixtureLogits(config, heads, parts, d_hidden, rank, a, b))
+
+
+def _over_rows(bias: Tensor, x: Tensor) -> Tensor:
+    """[h, 1, K] -> [h, T, K]: its gradient is then summed over the batch first, in half the time of one sum over strides."""
+    return bias.expand(-1, x.shape[1], -1)
 
 
 def _uniform(*shape: int, fan_in: int) -> Tensor:

@@ -14,12 +14,13 @@ from nas.config import load_run_config
 from nas.data import load_corpus
 from supernet.errors import RunFailed
 
+TIMES = {"latency_ms": 1.0, "predicted_latency_ms": 1.1}
 
 def row(name: str, loss: float | None, flops: int, seed: int = 0, **more: Any) -> dict[str, Any]:
     values = {
         "name": name, "seed": seed, "pattern": "sf", "parameters": 1000, "flops_per_token": flops, "latency_ms": 0.5, "steps": 10,
         "held_out_loss": loss, "perplexity": None if loss is None else math.exp(loss), "bits_per_character": loss,
-        "relative_flops": flops / 100, "standard_error": 0.01,
+        "relative_flops": flops / 100, "standard_error": 0.01, "predicted_latency_ms": 0.6,
     }  # fmt: skip
     return {**values, **more}
 
@@ -88,9 +89,9 @@ def test_the_csv_has_the_jsons_columns_and_order() -> None:
 def test_only_tokens_that_make_words_have_a_perplexity_of_words(debug_run: Path) -> None:
     config = load_run_config(debug_run)
     corpus, home = load_corpus(config.data), debug_run / "retrain" / "par" / "seed-0"
-    assert "word_perplexity" not in _row(home, 0, 1.0, config, corpus)
+    assert "word_perplexity" not in _row(home, 0, TIMES, config, corpus)
     for kind in ("words", "pieces"):
-        row = _row(home, 0, 1.0, config, dataclasses.replace(corpus, kind=kind))
+        row = _row(home, 0, TIMES, config, dataclasses.replace(corpus, kind=kind))
         size = corpus.size("held_out")
         assert row["word_perplexity"] == pytest.approx(math.exp(row["held_out_loss"] * size.tokens / size.words))
-    assert _row(home, 0, 1.0, config, dataclasses.replace(corpus, kind="numbers"))["bits_per_character"] is None
+    assert _row(home, 0, TIMES, config, dataclasses.replace(corpus, kind="numbers"))["bits_per_character"] is None

@@ -19,8 +19,10 @@ from derive.strict_json import read_json
 from derive.yaml_file import read_yaml
 from nas.batches import crop_batch, training_batch
 from nas.config import DEFAULT_BLOCKS, Config
+from nas.costs_table import build_costs
 from nas.data import load_corpus
 from nas.halving import halving_stage
+from nas.latency import measure_candidates
 from nas.machine import choose_machine
 from nas.options import config_from_values
 from nas.pipeline import retrain_seeds, seed_folders
@@ -146,6 +148,17 @@ def rows_at_a_time(config: Config, folder: Path) -> Any:
     return seen
 
 
+def timed(config: Config, folder: Path) -> Any:
+    table = measure_candidates(config, config.model.settings(256, config.data.seq_len), CPU)
+    return table["batch"], table["lengths"]
+
+
+def charged(config: Config, folder: Path) -> Any:
+    rows = {label: {"median_ms": 1.0} for label in [*config.search.blocks, "self_attention", "feed_forward"]}
+    doubled = {label: {"median_ms": 2.0} for label in rows}
+    return build_costs(config, config.model.settings(256, 16), {"candidates": rows, "training": {"candidates": doubled}}).baseline
+
+
 def tried_out(config: Config, folder: Path) -> Any:
     done = call("search", f"--run.dry_run={config.run.dry_run}", "--print_config")
     return done.stdout
@@ -245,6 +258,9 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "retrain.random": (3, halved, {"retrain__drawn": 1}),
     "retrain.rungs": ([0.5], halved, {"retrain__drawn": 1}),
     "retrain.rung_tokens": (512, halved, {"retrain__drawn": 1}),
+    "latency.batch_size": (3, timed, {}),
+    "latency.seq_len": (7, timed, {}),
+    "latency.of": ("training", charged, {"search__cost": "latency"}),
     "sweep.ratios": ([1.0], swept, {}),
     "sweep.cuts": ([0.25, 1.0], swept, {"sweep__ratios": [2.0]}),
 }  # fmt: skip

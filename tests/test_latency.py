@@ -1,37 +1,84 @@
-"""Latency: a row for every candidate and for the baseline, and times that order blocks as their work does."""
+"""Latency: a row for every candidate and for the baseline, times that order blocks as their work does, and sums that predict."""
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+import nas.latency
 from derive import Architecture, build
-from nas.latency import device_name, measure_candidates, measure_model
+from nas.config import Config, DataConfig, LatencyConfig, ModelConfig, SearchConfig
+from nas.latency import LayerTimes, device_name, layer_stack, measure_candidates, measure_layers, measure_network
+from supernet.settings import ModelSettings
 from tiny_runs import CPU, tiny
+
+MODEL = {"d_model": 16, "heads": 2, "d_inner": 16, "max_len": 16, "vocab_size": 50}
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that look at what is measured rather than at how long it takes."""
+    monkeypatch.setattr(nas.latency, "SECONDS", 0.001)
 
 
 def test_the_table_is_as_the_contract_has_it() -> None:
     blocks = ["random_synthesizer", "feed_forward[d_inner=4000]", "identity"]
     config = tiny(search__blocks=blocks, data__seq_len=12, model__max_len=16)
     table = measure_candidates(config, config.model.settings(256, 12), CPU)
-    assert list(table["candidates"]) == [*blocks, "self_attention", "feed_forward"]
+    assert list(table["candidates"]) == list(table["training"]["candidates"]) == [*blocks, "self_attention", "feed_forward"]
     assert (table["device"], table["mode"], table["dtype"], table["batch"]) == ("cpu", "eager inference", "float32", 1)
     assert table["lengths"] == {"seq_len": 12, "memory_len": 0} and table["threads"] == torch.get_num_threads()
-    for row in table["candidates"].values():
-        assert set(row) == {"median_ms", "spread_ms", "runs"} and row["median_ms"] > 0 <= row["spread_ms"] and row["runs"] > 1
-    median = {label: row["median_ms"] for label, row in table["candidates"].items()}
-    assert median["identity"] < median["feed_forward"] < median["feed_forward[d_inner=4000]"]
+    for part in (table, table["training"]):
+        for row in (*part["candidates"].values(), part["surroundings"]):
+            assert set(row) == {"median_ms", "spread_ms", "runs"} and row["median_ms"] > 0 <= row["spread_ms"] and row["runs"] > 1
+        median = {label: row["median_ms"] for label, row in part["candidates"].items()}
+        assert median["identity"] < median["feed_forward"] < median["feed_forward[d_inner=4000]"]
+    for label in set(table["candidates"]) - {"identity"}:
+        assert table["training"]["candidates"][label]["median_ms"] > table["candidates"][label]["median_ms"]
 
 
-def test_memory_and_relative_positions_are_measured_too() -> None:
-    settings = tiny().model.settings(256, 16)
-    relative = type(settings).from_mapping({**settings.to_mapping(), "position": "relative", "memory_len": 8})
-    table = measure_candidates(tiny(search__blocks=["self_attention", "identity"]), relative, CPU)
-    assert table["lengths"]["memory_len"] == 8
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("changes", [{}, {"position": "relative", "memory_len": 8}, {"position": "relative", "share_biases": False}])
+def test_every_shape_is_measured(changes: dict[str, Any]) -> None:
+    config = tiny(search__blocks=["self_attention", "dense_synthesizer", "identity"], latency__batch_size=3, latency__seq_len=11)
+    settings = config.model.settings(256, 16)
+    table = measure_candidates(config, type(settings).from_mapping({**settings.to_mapping(), **changes}), CPU)
+    assert table["lengths"] == {"seq_len": 11, "memory_len": changes.get("memory_len", 0)} and table["batch"] == 3
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What each measurement ran: (shape of the output, whether it has a gradient, whether the module trains)."""
+    seen: list[tuple[Any, ...]] = []
+    measure = nas.latency._measure
+
+    def watching(module: torch.nn.Module, forward: Callable[[], Tensor], *arguments: Any, **options: Any) -> dict[str, float]:
+        def look() -> Tensor:
+            y = forward()
+            seen.append((tuple(y.shape), y.requires_grad, module.training))
+            return y
+
+        return measure(module, look, *arguments, **options)
+
+    monkeypatch.setattr(nas.latency, "_measure", watching)
+    return seen
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("backward", [False, True])
+def test_layers_run_forward_alone_or_forward_and_backward(backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, settings = watched(monkeypatch), ModelSettings.from_mapping({**MODEL, "dropout": 0.1})
+    layers = layer_stack("feed_forward", settings, CPU)
+    assert len({layer.block.inner.weight.data_ptr() for layer in layers}) == nas.latency.COPIES
+    row = measure_layers(layers, settings, (5, 7), CPU, backward=backward)
+    assert set(seen) == {((5, 7, 16), backward, backward)} and row["runs"] <= len(seen)
+    assert all(parameter.grad is None for parameter in layers.parameters())
 
 
 def test_a_deeper_model_takes_longer() -> None:
-    settings = {"d_model": 16, "heads": 2, "d_inner": 16, "max_len": 16, "vocab_size": 50}
-    shallow, deep = (build(Architecture.from_pattern(pattern, settings)) for pattern in ("s", "s" * 12))
-    assert measure_model(deep, 16, CPU) > 2 * measure_model(shallow, 16, CPU)
+    shallow, deep = (build(Architecture.from_pattern(pattern, MODEL)) for pattern in ("s", "s" * 12))
+    assert measure_network(deep, (1, 16), CPU)["median_ms"] > 2 * measure_network(shallow, (1, 16), CPU)["median_ms"]
 
 
 def test_the_mode_says_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,8 +88,40 @@ def test_the_mode_says_when_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> N
     assert device_name(torch.device("cpu")) == "cpu"
 
 
+@pytest.mark.usefixtures("quickly")
 def test_a_network_is_measured_with_its_memory_full() -> None:
     seen: list[int] = []
     model = build(Architecture.from_pattern("s", {"max_len": 16, "memory_len": 9, "position": "relative"}))
     model.layers[0].register_forward_hook(lambda _, inputs, y: seen.append(inputs[1].memory.shape[1]))
-    assert measure_model(model, 16, CPU) > 0 and set(seen) == {9}
+    assert measure_network(model, (1, 16), CPU)["median_ms"] > 0 and set(seen) == {9}
+
+
+def test_a_prediction_is_the_sum_of_the_table() -> None:
+    settings = ModelSettings.from_mapping(MODEL)
+    table = {"candidates": {"self_attention": {"median_ms": 2.0}, "feed_forward": {"median_ms": 3.0}}, "surroundings": {"median_ms": 0.5}}
+    times = LayerTimes(tiny(), settings, CPU, table)
+    assert times.predict(Architecture.from_pattern("sfsf", MODEL)) == 10.5 and not times.measured
+
+
+@pytest.mark.usefixtures("quickly")
+def test_what_no_table_has_is_measured_once() -> None:
+    settings = ModelSettings.from_mapping(MODEL)
+    table = {"candidates": {"self_attention": {"median_ms": 2e6}}, "surroundings": {"median_ms": 1e6}}
+    times = LayerTimes(tiny(), settings, CPU, table)
+    assert 5e6 < times.predict(Architecture.from_pattern("sfsf", MODEL)) < 5.001e6
+    assert list(times.measured) == [("feed_forward", settings)]
+    wider = Architecture.from_pattern("sf", {**MODEL, "d_model": 32})  # the table is of other widths
+    assert times.predict(wider) == times.predict(wider) < 1e3
+    assert len(times.measured) == 4
+
+
+def test_predicted_and_measured_times_agree() -> None:
+    """Within a factor of two here, where other tests run beside it; benchmarks/README.md has the figure of an idle machine."""
+    config = Config(data=DataConfig(), model=ModelConfig(), search=SearchConfig(), latency=LatencyConfig(batch_size=4))
+    settings = config.model.settings(256, 64)
+    times = LayerTimes(config, settings, CPU, None)
+    ratios = []
+    for pattern in ("sfsfsfsf", "sfffffff", "ddqqffii"):
+        arch = Architecture.from_pattern(pattern, {**settings.to_mapping(), "task": settings.task})
+        ratios.append(times.predict(arch) / measure_network(build(arch), (4, 64), CPU)["median_ms"])
+    assert 1 / 2 < sorted(ratios)[1] < 2, ratios
