@@ -28,6 +28,7 @@ from speed_sizes import CANDIDATES, Bench, Sizes, build_bench, in_turn, quartile
 from speed_steps import PEERS, PLAIN, SOFT, add_averages, own_turns, soft_mixture_step, step_flops
 from supernet.gates import RELAXATIONS
 
+GROUPS = (PLAIN, "sampled:", "gumbel:", "gumbel_hard:", "softmax:", SOFT, "nni")  # rows, in the order of the table
 LOADER, PRODUCT = "drawing a batch", "matrix product"
 PRODUCT_SIZE = {"cpu": 1536, "cuda": 8192}
 STARTS = 3  # of each kind
@@ -48,28 +49,32 @@ def loader_turn(bench: Bench) -> Callable[[], float]:
     return partial(timed, lambda: bench.draw("weights", next(numbers)), bench.machine.device)
 
 
+def measured(bench: Bench, rounds: int, folder: Path | None) -> dict[str, list[float]]:
+    """Step -> milliseconds of each round."""
+    turns = own_turns(bench, tuple(RELAXATIONS))
+    turns |= {SOFT: partial(timed, soft_mixture_step(bench), bench.machine.device), LOADER: loader_turn(bench), PRODUCT: product_turn(bench)}
+    with peers(folder, bench.sizes) as children:
+        return in_turn(turns | {row: child.turn for row, child in children.items()}, rounds)
+
+
 def print_steps(sizes: Sizes, rounds: int, folder: Path | None) -> None:
     """The table of steps, and what was measured between them."""
     bench = build_bench(sizes)
-    turns = own_turns(bench, tuple(RELAXATIONS))
-    turns |= {SOFT: partial(timed, soft_mixture_step(bench), bench.machine.device), LOADER: loader_turn(bench), PRODUCT: product_turn(bench)}
-    with peers(folder, sizes) as children:
-        times = in_turn(turns | {row: child.turn for row, child in children.items()}, rounds)
-    flops = step_flops(bench)
+    times, flops = measured(bench, rounds, folder), step_flops(bench)
     for values in (times, flops):
         add_averages(values, tuple(RELAXATIONS))
-    middle = {name: quartiles(values)[1] for name, values in times.items()}
-    peak = 2 * PRODUCT_SIZE[bench.machine.device.type] ** 3 / middle[PRODUCT]
+    base, product = quartiles(times[PLAIN])[1], quartiles(times[PRODUCT])[1]
+    peak = 2 * PRODUCT_SIZE[bench.machine.device.type] ** 3 / product
     print(f"{sizes}, {rounds} rounds")
-    for name in [PLAIN, *(row for row in times if ": " in row and row != PLAIN), *(row for row in PEERS.values() if row not in times)]:
+    for name in (name for group in GROUPS for name in times | dict.fromkeys(PEERS.values()) if name.startswith(group)):
         if name not in times:
             print(f"{name:<38} not measured")
             continue
         low, median, high = quartiles(times[name])
-        share = f"{flops[name][0] / median / peak:4.0%} of the peak" if name in flops else ""
-        print(f"{name:<38} median {median:8.2f} ms  quartiles {low:8.2f} {high:8.2f}  ratio {median / middle[PLAIN]:5.2f}  {share}".rstrip())
+        share = f"{flops[name][0] / median / peak:6.1%} of the peak" if name in flops else ""
+        print(f"{name:<38} median {median:8.2f} ms  quartiles {low:8.2f} {high:8.2f}  ratio {median / base:5.2f}{share}")
     print(f"{PRODUCT}: {peak / 1e6:.1f} GFLOP/s ({PRODUCT_SIZE[bench.machine.device.type]} square, {bench.machine.dtype})")
-    print(f"{LOADER}: {middle[LOADER]:.3f} ms, {middle[LOADER] / middle[PLAIN]:.2%} of the plain step", flush=True)
+    print(f"{LOADER}: {quartiles(times[LOADER])[1]:.3f} ms, {quartiles(times[LOADER])[1] / base:.2%} of the plain step", flush=True)
 
 
 def print_starts(folder: Path | None, device: str) -> None:

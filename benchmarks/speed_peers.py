@@ -7,12 +7,13 @@ milliseconds of the step between. It computes the alphas' step first, then the w
 """
 
 import argparse
-import contextlib
 import itertools
+import os
 import sys
 import time
 import warnings
 from collections.abc import Iterator
+from typing import TextIO
 
 import nni.nas.strategy
 import torch
@@ -88,14 +89,14 @@ class Training(LightningModule):
 
 
 class Batches:
-    """A part's batches without end. With `turns` each waits for its turn, and the time since the one before is printed."""
+    """A part's batches without end. With `answers` each waits for its turn, and the time since the one before is told there."""
 
-    def __init__(self, bench: Bench, part: str, turns: bool):
-        self.bench, self.part, self.turns = bench, part, turns
+    def __init__(self, bench: Bench, part: str, answers: TextIO | None = None):
+        self.bench, self.part, self.answers = bench, part, answers
 
     def __iter__(self) -> Iterator[Tensor]:
         for number in itertools.count():
-            if self.turns and not self._wait(number):
+            if self.answers and not self._wait(number):
                 return
             yield self.bench.draw(self.part, number)
 
@@ -103,13 +104,13 @@ class Batches:
         if self.bench.machine.device.type == "cuda":
             torch.cuda.synchronize()
         if number:
-            print((time.perf_counter() - self.started) * 1e3, file=sys.__stdout__, flush=True)
+            print((time.perf_counter() - self.started) * 1e3, file=self.answers, flush=True)
         more = bool(sys.stdin.readline())
         self.started = time.perf_counter()
         return more
 
 
-def search(bench: Bench, name: str) -> None:
+def search(bench: Bench, name: str, answers: TextIO) -> None:
     """Run nni's strategy until standard input ends."""
     strategy = getattr(nni.nas.strategy, name)(gradient_clip_val=1.0)
     trainer = Trainer(
@@ -118,8 +119,8 @@ def search(bench: Bench, name: str) -> None:
     )  # fmt: skip
     space = strategy.mutate_model(Space(bench))
     evaluator = strategy.mutate_evaluator(Lightning(
-        Training(bench), trainer, train_dataloaders=Batches(bench, "weights", turns=True),
-        val_dataloaders=Batches(bench, "alphas", turns=False),
+        Training(bench), trainer, train_dataloaders=Batches(bench, "weights", answers),
+        val_dataloaders=Batches(bench, "alphas"),
     ))  # fmt: skip
     evaluator.evaluate(space)
 
@@ -131,8 +132,9 @@ def main() -> None:
     parser.add_argument("sizes")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    with contextlib.redirect_stdout(sys.stderr):  # standard output carries milliseconds alone
-        search(build_bench(Sizes.from_json(options.sizes)), options.strategy)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # standard output carries milliseconds alone: whatever else is said goes to standard error
+    search(build_bench(Sizes.from_json(options.sizes)), options.strategy, answers)
 
 
 if __name__ == "__main__":
