@@ -87,7 +87,7 @@ def print_starts(folder: Path | None, device: str) -> None:
         print(f"from start to first step on enwik8, {name}: {statistics.median(seconds):.2f} s beyond importing torch ({low:.2f} to {high:.2f})")
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (SIZES | MEMORY_SIZES | {"rounds": 40}).items():
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path)
     parser.add_argument("--enwik8", type=Path)
     parser.add_argument("--growth", type=Path, nargs="?", const=PICTURE, metavar="PICTURE")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     sizes = Sizes(**{name: getattr(options, name) for name in SIZES}, blocks=CANDIDATES[options.candidates], device=options.device)
     if options.growth:
         print_growth(sizes, options.rounds, options.growth)
