@@ -52,7 +52,8 @@ def loader_turn(bench: Bench) -> Callable[[], float]:
 def measured(bench: Bench, rounds: int, folder: Path | None) -> dict[str, list[float]]:
     """Step -> milliseconds of each round."""
     turns = own_turns(bench, tuple(RELAXATIONS))
-    turns |= {SOFT: partial(timed, soft_mixture_step(bench), bench.machine.device), LOADER: loader_turn(bench), PRODUCT: product_turn(bench)}
+    turns[SOFT] = partial(timed, soft_mixture_step(bench), bench.machine.device)
+    turns |= {LOADER: loader_turn(bench), PRODUCT: product_turn(bench)}
     with peers(folder, bench.sizes) as children:
         return in_turn(turns | {row: child.turn for row, child in children.items()}, rounds)
 
@@ -83,8 +84,8 @@ def print_starts(folder: Path | None, device: str) -> None:
         print("\nfrom start to first step on enwik8: not measured")
         return
     for name, seconds in zip(("first", "again"), zip(*(starts(folder, device) for _ in range(STARTS)))):
-        low, high = min(seconds), max(seconds)
-        print(f"from start to first step on enwik8, {name}: {statistics.median(seconds):.2f} s beyond importing torch ({low:.2f} to {high:.2f})")
+        print(f"from start to first step on enwik8, {name}: {statistics.median(seconds):.2f} s beyond importing torch "
+              f"({min(seconds):.2f} to {max(seconds):.2f})")  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:

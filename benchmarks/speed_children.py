@@ -16,10 +16,10 @@ from speed_sizes import Sizes, child_environment
 from speed_steps import PEERS
 
 BENCHMARKS = Path(__file__).parent
-# nni declares neither Lightning nor the old setuptools that it imports; the last lines are what our own modules import.
+# nni declares neither Lightning nor the old setuptools that it imports; the last two are what our own modules import.
 PACKAGES = (
     f"torch=={torch.__version__.partition('+')[0]}", "nni==3.0", "pytorch-lightning==2.6.6", "setuptools==80.9.0",
-    "numpy==2.4.6", "pyyaml==6.0.3", "tqdm==4.67.1", "safetensors==0.8.0",
+    "numpy==2.4.6", "pyyaml==6.0.4",
 )  # fmt: skip
 
 
@@ -74,8 +74,9 @@ def starts(folder: Path, device: str) -> tuple[float, float]:
         own = {"XDG_CACHE_HOME": made, "TMPDIR": made, "MPLCONFIGDIR": matplotlib.get_cachedir()}  # matplotlib keeps its list of fonts
         found = []
         for run in ("first", "again"):
-            arguments = (f"--run.dir={made}/{run}", "--run.workers=1", f"--run.device={device}", "--data.name=enwik8", f"--data.path={folder}")
-            found.append(answer("speed_start.py", str(time.time()), "search", "--search.seeds=1", *arguments, **own))
+            keys = (f"--run.dir={made}/{run}", "--run.workers=1", f"--run.device={device}", "--search.seeds=1")
+            data = ("--data.name=enwik8", f"--data.path={folder}")
+            found.append(answer("speed_start.py", str(time.time()), "search", *keys, *data, **own))
     return found[0], found[1]
 
 
