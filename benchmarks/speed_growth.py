@@ -92,9 +92,9 @@ def draw_axis(panel: Axes, values: tuple[int, ...], lines: dict[str, list[float]
     for name, heights in lines.items():
         label, color = LINES[name]
         panel.plot(values, heights, "o-", color=color, label=label, markersize=4)
-        for value, height, plain in zip(values, heights, lines[PLAIN]):
+        for value, height, *all_three in zip(values, heights, *lines.values()):
             if name != PLAIN:
-                panel.annotate(f"{height / plain:.2f}", (value, height), xytext=(0, 8 if name == WHOLE else -15),
+                panel.annotate(f"{height / all_three[0]:.2f}", (value, height), xytext=(0, 8 if height == max(all_three) else -15),
                                textcoords="offset points", ha="center", color=color, fontsize=9)  # fmt: skip
     panel.xaxis.set_major_locator(FixedLocator(values))
     panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

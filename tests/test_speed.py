@@ -31,7 +31,7 @@ def ratios(printed: str) -> dict[str, float]:
 def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = (PLAIN, "softmax: weights")
     monkeypatch.setattr(speed, "print_memory", partial(speed.print_memory, kinds=kinds))
-    speed.main([*SMALL, "--memory_d_model", "16", "--memory_seq_len", "64"])
+    speed.main([*SMALL, "--memory_d_model", "32", "--memory_seq_len", "256"])
     steps, memory = capsys.readouterr().out.split("memory at")
     own = [f"{one}: {step}" for one in RELAXATIONS for step in ("weights", "alphas", "average step")]
     found = ratios(steps)
