@@ -149,11 +149,10 @@ class DotProductLogits(nn.Module):
         return split_heads(self.key(x), self.heads)
 
     def project_encodings(self, relative: Relative | None) -> Relative | None:
-        """The same with encodings [1, h, E, d_h] and with u and v; None where positions are not relative."""
+        """The same with encodings [1, h, E, d_h]; None where positions are not relative."""
         if self.position is None or relative is None:
             return None
-        u, v = (relative.u, relative.v) if self.biases is None else self.biases
-        return Relative(split_heads(self.position(relative.encodings)[None], self.heads), u, v)
+        return relative._replace(encodings=split_heads(self.position(relative.encodings)[None], self.heads))
 
     def project(self, x: Tensor, seen: Past | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries [B, h, T, d_h], keys [B, h, K, d_h], and the position logits [B, h, T, K] (None without relative)."""
@@ -161,7 +160,8 @@ class DotProductLogits(nn.Module):
         keys = self.keys(x) if seen is None else seen.keys
         if seen is None or seen.relative is None:
             return split_heads(query, self.heads), keys, None
-        encodings, u, v = seen.relative
+        encodings, *shared = seen.relative
+        u, v = shared if self.biases is None else self.biases
         if self.causal and encodings.shape[2] > keys.shape[2]:
             encodings = encodings[:, :, -keys.shape[2] :]  # they reach back to positions that are not there yet
         by_distance = split_heads(query + v, self.heads) @ encodings.transpose(-1, -2)
