@@ -28,19 +28,36 @@ class Past(NamedTuple):
     """What an attending block knows of the K positions it has read, the `filled` ones of its memory first.
 
     `values` [B, h, K, d_h], `keys` the same and `relative` with its encodings projected, [1, h, E, d_h]; None where the logits
-    need none.
+    need none. `rooms` are larger tensors whose first positions values and keys are, once something was appended.
     """
 
     values: Tensor
     keys: Tensor | None = None
     relative: Relative | None = None
     filled: int = 0
+    rooms: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def append(self, values: Tensor, keys: Tensor | None) -> "Past":
+        """With further positions [B, h, t, d_h], which are written into the rooms: of one past only one continuation holds."""
+        values, room = _appended(self.values, values, self.rooms[0])
+        keys, other = (None, None) if keys is None else _appended(self.keys, keys, self.rooms[1])
+        return self._replace(values=values, keys=keys, rooms=(room, other))
 
     def last(self, length: int) -> "Past":
         """The memory of the next segment: the last positions, up to so many."""
         start = max(0, self.values.shape[2] - length)
-        keys = None if self.keys is None else self.keys[:, :, start:]
-        return self._replace(values=self.values[:, :, start:], keys=keys, filled=self.values.shape[2] - start)
+        values, keys = (None if seen is None else seen[:, :, start:] for seen in (self.values, self.keys))
+        return Past(values, keys, self.relative, filled=values.shape[2])
+
+
+def _appended(seen: Tensor, new: Tensor, room: Tensor | None) -> tuple[Tensor, Tensor]:
+    """seen [B, h, K, d_h] with new [B, h, t, d_h] behind it, and its room; copied only where that is full, into one twice as large."""
+    length, end = seen.shape[2], seen.shape[2] + new.shape[2]
+    if room is None or room.shape[2] < end:
+        room = new.new_empty(*new.shape[:2], 2 * end, new.shape[3])
+        room[:, :, :length] = seen
+    room[:, :, length:end] = new
+    return room[:, :, :end], room
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -107,7 +124,7 @@ class Attending(nn.Module):
     def extend(self, x: Tensor, past: Past | None, relative: Relative | None) -> tuple[Tensor, Past]:
         """The outputs of the positions x [B, t, d] after those of `past` in a causal model, [B, t, d], and the past with x.
 
-        `relative` may reach further back than there are keys; it is projected by the first call and kept in the past.
+        `relative` may reach further back than there are keys; it is projected where there is no past, and kept.
         """
         seen = self.read(x, past, relative)
         return self.output(self.mix(x, seen, None)), seen
@@ -117,9 +134,7 @@ class Attending(nn.Module):
         values, keys = split_heads(self.value(x), self.heads), self.logits.keys(x)
         if past is None:
             return Past(values, keys, self.logits.project_encodings(relative))
-        values = torch.cat((past.values, values), dim=2)
-        keys = None if keys is None else torch.cat((past.keys, keys), dim=2)
-        return Past(values, keys, past.relative or self.logits.project_encodings(relative), past.filled)
+        return past.append(values, keys)
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         """The values of `seen`, in which x stands last, as the queries x [B, T, d] weigh them: [B, T, d]."""
