@@ -28,13 +28,13 @@ def uncached(model: Network, prompt: Tensor, count: int) -> Tensor:
 
 
 def measured(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each call, taken in turn so that a busy moment hits all alike; one round to warm up."""
+    """Median seconds of a core for each call, taken in turn; one round to warm up. With one thread that is the time on an idle machine."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds + 1):
         for name, call in calls.items():
-            started = time.perf_counter()
+            started = time.process_time()
             call()
-            times[name].append(time.perf_counter() - started)
+            times[name].append(time.process_time() - started)
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 

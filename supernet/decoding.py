@@ -61,8 +61,7 @@ class Decoder:
         self.inputs: list[Tensor] = []  # of the other layers, [B, n, d] each
         self.memory: Tensor | None = None  # theirs, [layers, B, M', d]
         self.length = 0
-        settings = model.settings
-        self.relative = model.relative(model.memory_len + settings.max_len, model.embedding.weight[None])
+        self.relative = model.relative(model.memory_len + model.settings.max_len, model.embedding.weight[None])
         self.window: Tensor | None = None  # its tokens [B, n], where there is no memory and they may have to be read again
 
     def read(self, tokens: Tensor) -> Tensor:
