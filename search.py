@@ -142,7 +142,8 @@ def usage() -> str:
 
 def parse(name: str, arguments: list[str]):
     """(configuration, everything parsed) of a command; None for both where `--print_config` was answered."""
-    from nas.config import check_ranges, load_run_config
+    from nas.config import load_run_config
+    from nas.ranges import check_ranges
     from nas.options import GenerateConfig, Positional, parse_command, print_config, run_choices
 
     command = COMMANDS[name]

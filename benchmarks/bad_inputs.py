@@ -27,7 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from made_runs import add_sweep, build_run  # noqa: E402
-from nas.config import _RANGES, Config  # noqa: E402
+from nas.config import Config  # noqa: E402
+from nas.ranges import RANGES  # noqa: E402
 from tiny_runs import call, command, tiny_yaml  # noqa: E402
 
 MEMORY = 4 * 2**30
@@ -55,8 +56,8 @@ def option_cases() -> Iterator[Case]:
             wrong = wrong_value(field.type)
             if wrong is not None:
                 yield Case([*start, f"--{key}", wrong])
-            if key in _RANGES:
-                least, closed, most = _RANGES[key]
+            if key in RANGES:
+                least, closed, most = RANGES[key]
                 value = least - 1 if closed else least
                 yield Case([*start, f"--{key}", f"[{value}]" if typing.get_origin(field.type) is list else f"{value}"])
             if field.type in (float, typing.Optional[float]):

@@ -1,15 +1,15 @@
 """The one typed configuration behind every command: sections of keys with defaults, checked before anything is written."""
 
 import dataclasses
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Optional, Union
 
 from derive.yaml_file import dump_yaml, read_yaml
+from nas.ranges import check_ranges, check_shares
+from supernet.blocks import Candidate, parse_candidates
 from supernet.errors import SettingError, UserError
 from supernet.settings import ModelSettings
-from supernet.blocks import Candidate, parse_candidates
 
 # One candidate of each family; a short search tells five apart better than nine (benchmarks/README.md). The others, and users'
 # blocks, are named in `search.blocks`; configs/all_blocks.yaml has all of them.
@@ -30,6 +30,9 @@ class RunConfig:
     """auto: bf16 on a GPU, fp32 on a CPU"""
     compile: bool = False
     """compile each block with torch.compile"""
+    recompute: Literal["none", "alphas", "all"] = "alphas"
+    """which steps compute blocks again in their backward pass rather than keep what lies within: those of alphas whose candidates
+    all run, or all steps, which is activation checkpointing; less memory, a third more work"""
     resume: bool = False
     """go on from the run folder's checkpoint"""
     dry_run: bool = False
@@ -62,6 +65,8 @@ class DataConfig:
     """tokens a row"""
     batch_size: int = 16
     """rows a step; under torchrun of each process"""
+    micro_batch_size: Optional[int] = None
+    """rows of them that run at a time, whose gradients are added: the same step in less memory; null: all"""
     order: Literal["auto", "random", "contiguous"] = "auto"
     """random crops, or rows that go on from step to step; auto: contiguous with model.memory_len, else random"""
     eval_seq_len: Optional[int] = None
@@ -236,13 +241,15 @@ class Config:
     def check(self) -> None:
         """Raise SettingError for the first value that is out of range or does not fit the others."""
         check_ranges(self)
+        if (self.data.micro_batch_size or 1) > self.data.batch_size:
+            raise SettingError("data.micro_batch_size", f"{self.data.micro_batch_size} exceeds data.batch_size {self.data.batch_size}")
         if self.model.task != "causal_lm":
             raise SettingError("model.task", f"{self.model.task} cannot be trained by this version; use causal_lm")
         if self.model.max_len is not None and self.data.seq_len > self.model.max_len:
             raise SettingError("data.seq_len", f"{self.data.seq_len} exceeds model.max_len {self.model.max_len}")
         if self.model.memory_len and not self.data.contiguous(self.model.memory_len):
             raise SettingError("data.order", "random crops have no text before them to remember; use contiguous, or model.memory_len 0")
-        _check_shares("retrain.rungs", self.retrain.rungs)
+        check_shares("retrain.rungs", self.retrain.rungs)
         settings = self.model.settings(vocab_size=max([256, *(cutoff + 1 for cutoff in self.model.cutoffs)]), seq_len=self.data.seq_len)
         self.candidates(settings)
         if self.search.warmup_steps >= self.search.steps:
@@ -272,57 +279,3 @@ def load_run_config(folder: Path) -> Config:
     except SettingError as error:
         raise SettingError(f"{path}: {error.path}", str(error).removeprefix(f"{error.path}: ")) from None
     return config
-
-
-# key -> (least, whether the least itself is allowed, most)
-_RANGES: dict[str, tuple[float, bool, float]] = {
-    "run.seed": (0, True, 2**31), "run.workers": (0, True, 256),
-    "run.log_every": (1, True, math.inf), "run.checkpoint_every": (1, True, math.inf),
-    "data.eval_seq_len": (1, True, 2**20), "data.eval_memory_len": (0, True, 2**20), "data.eval_clamp_len": (1, True, 2**20),
-    "data.seq_len": (1, True, 2**20), "data.batch_size": (1, True, 2**20),
-    "model.layers": (1, True, 1024), "model.d_model": (1, True, 2**16), "model.heads": (1, True, 2**12),
-    "model.d_inner": (1, True, 2**18), "model.max_len": (1, True, 2**20), "model.memory_len": (0, True, 2**20),
-    "search.steps": (1, True, 2**40), "search.warmup_steps": (0, True, 2**40),
-    "search.temperature_start": (0.001, True, math.inf), "search.temperature_end": (0.001, True, math.inf),
-    "search.mixture": (0, True, 1), "search.weight_lr": (0, False, math.inf), "search.arch_lr": (0, False, math.inf),
-    "search.weight_decay": (0, True, math.inf), "search.clip": (0, False, math.inf),
-    "search.arch_every": (1, True, 2**40), "search.arch_samples": (2, True, 1024), "search.active": (2, True, 1024),
-    "search.cost_weight": (0, True, math.inf), "search.budget": (0, False, 1), "search.seeds": (1, True, 1000),
-    "search.evaluate_every": (1, True, 2**40), "search.evaluate_tokens": (1, True, 2**40),
-    "derive.cut": (0, False, 1), "derive.ratio": (1, True, math.inf), "derive.budget": (0, False, 1),
-    "retrain.steps": (1, True, 2**40), "retrain.lr": (0, False, math.inf), "retrain.weight_decay": (0, True, math.inf),
-    "retrain.clip": (0, False, math.inf), "retrain.seeds": (1, True, 1000), "retrain.evaluate_every": (1, True, 2**40),
-    "retrain.evaluate_tokens": (1, True, 2**40), "retrain.final_tokens": (1, True, 2**40),
-    "sweep.ratios": (1, True, math.inf), "sweep.cuts": (0, False, 1),
-    "retrain.drawn": (0, True, 1000), "retrain.random": (0, True, 1000), "retrain.rung_tokens": (1, True, 2**40),
-}  # fmt: skip
-
-
-def check_ranges(config: Config) -> None:
-    """Raise SettingError for the first number that lies outside its key's range."""
-    for key, (least, closed, most) in _RANGES.items():
-        section, name = key.split(".")
-        given = getattr(getattr(config, section), name)
-        low = f"at least {least}" if closed else f"above {least}"
-        high = "" if most == math.inf else f" and at most {most}"
-        if given == []:
-            raise SettingError(key, f"expected values {low}{high}, got none")
-        for value in given if isinstance(given, list) else [given]:
-            if value is None:
-                continue
-            if not (least <= value if closed else least < value) or value > most or not math.isfinite(value):
-                raise SettingError(key, f"expected a value {low}{high}, got {_number(value)}")
-
-
-def _check_shares(key: str, shares: list[float]) -> None:
-    """Rising fractions of 1."""
-    rising = [0.0, *shares, 1.0]
-    if not all(low < high for low, high in zip(rising, rising[1:])):
-        raise SettingError(key, f"expected rising fractions between 0 and 1, got {shares}")
-
-
-def _number(value: float) -> str:
-    try:
-        return str(value)
-    except ValueError:  # Python does not write integers of more than some thousand digits
-        return "an integer of thousands of digits"

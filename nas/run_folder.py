@@ -14,7 +14,7 @@ from nas.distributed import processes
 from supernet.errors import SettingError, UserError
 
 # Keys that may differ when a run goes on: they change no number of the result, on the same device to the bit.
-HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every", "run.device", "run.tensorboard")
+HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every", "run.device", "run.tensorboard", "run.recompute")
 ROWS = "rows_a_step"  # of data.json: data.batch_size times the processes of torchrun
 
 

@@ -5,12 +5,12 @@ Every random choice is a function of (seed, purpose, step), so a resumed run rep
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -18,11 +18,12 @@ from tqdm import tqdm
 from derive.strict_json import write_json
 from nas.batches import training_batch
 from nas.checkpoint import MetricsLog
-from nas.config import Config
+from nas.config import Config, SearchConfig
 from nas.costs_table import CostTable
 from nas.data import Corpus
 from nas.distributed import average, require_equal, stop_asked
 from nas.live import LiveView, TensorBoardLog
+from nas.losses import join_memories, part_losses, set_mode
 from nas.machine import Machine
 from nas.optimizers import build_adamw, learning_rate
 from nas.process import generator_from, own_part, seed_from, versions
@@ -30,12 +31,13 @@ from nas.scoring import write_layouts
 from nas.search_gates import own_rows, relaxed_gates, temperature, weight_gates
 from nas.sharding import gathered_rows, scattered_rows, shard
 from nas.stop import StopFlag
-from nas.train import carried, evaluate, passes, segment_loss
+from nas.train import evaluate, passes
 from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
 from nas.verdict import judge
 from supernet.gates import gumbel_noise, mean_entropy, sampled_gates, score_function_loss
 from supernet.supernet import Supernet
 
+Run = Callable[..., Iterator[tuple[Tensor, Tensor | None]]]  # gates -> part_losses of a step's batch
 DRAWS = 2  # gates over which the supernet's held-out loss is averaged
 
 
@@ -138,14 +140,14 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
     torch.manual_seed(seed_from(seed, "dropout", step, *own_part(machine)))
     batch = training_batch(corpus, "weights", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="weights",
                            segment=step)  # fmt: skip
-    net.train()
+    set_mode(net, training=True)
+    net.recompute = config.run.recompute == "all"
     net.alphas.requires_grad_(False)
     try:
-        loss, memory = segment_loss(net, batch.tokens, machine, gates, rows=rows, **carried(state.memory, batch))
-        value = state.descend(loss, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
+        losses = part_losses(net, batch, machine, gates, size=config.data.micro_batch_size, memory=state.memory, rows=rows)
+        value = state.descend(losses, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
     finally:
         net.alphas.requires_grad_(True)
-    state.memory = None if state.bad_steps else memory
     return {"loss": value, "temperature": temperature(settings, step)}
 
 
@@ -160,18 +162,16 @@ def arch_step(
     settings, net, step = config.search, state.model, state.step - 1
     batch = training_batch(corpus, "alphas", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="alphas",
                            segment=(step - settings.warmup_steps) // settings.arch_every)  # fmt: skip
-    carry = carried(state.arch_memory, batch)
-    net.eval()  # no dropout: the alphas weigh blocks, not noise
+    set_mode(net, training=False)  # no dropout: the alphas weigh blocks, not noise
+    net.recompute = config.run.recompute != "none"
+    run = partial(part_losses, net, batch, machine, size=config.data.micro_batch_size, memory=state.arch_memory)
     if settings.relaxation == "sampled":
-        task_loss, mean, memory = _score_function(net, batch.tokens, settings.arch_samples, machine, seed, step, carry)
+        gradient, mean, memory = _score_function(net, run, settings.arch_samples, generator_from(seed, "arch layouts", step))
     else:
         noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device)
-        gates = relaxed_gates(settings, net.alphas, noise, step)
-        task_loss, memory = segment_loss(net, batch.tokens, machine, gates, skip_zeros=settings.relaxation == "gumbel", **carry)
-        mean = task_loss.detach().clone()
-    expected = costs.expected(net.probabilities())
-    loss = task_loss + settings.cost_weight * costs.penalty(expected)
-    (gradient,) = torch.autograd.grad(loss, [net.alphas])
+        gradient, mean, memory = _gate_gradient(net, run, relaxed_gates(settings, net.alphas, noise, step), settings)
+    penalty = settings.cost_weight * costs.penalty(costs.expected(net.probabilities()))
+    gradient += torch.autograd.grad(penalty, net.alphas)[0]
     require_equal(machine, net.alphas, "alphas")
     average(machine, [gradient, mean])
     state.arch_memory = memory if torch.isfinite(mean) else None
@@ -183,18 +183,27 @@ def arch_step(
     return {"arch_loss": float(mean)}
 
 
-def _score_function(
-    net: Supernet, batch: np.ndarray, samples: int, machine: Machine, seed: int, step: int, carry: dict[str, Tensor]
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """(loss whose gradient is the estimate, mean loss of the layouts, next memory: that of the first layout)."""
-    generator = generator_from(seed, "arch layouts", step)
+def _gate_gradient(net: Supernet, run: Run, gates: Tensor, settings: SearchConfig) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(gradient of the alphas through their gates, loss, next memory)."""
+    leaf, mean, memories = gates.detach().requires_grad_(), 0.0, []
+    into_gates = torch.zeros_like(leaf)
+    for loss, memory in run(leaf, skip_zeros=settings.relaxation == "gumbel"):
+        into_gates += torch.autograd.grad(loss, leaf)[0]
+        mean += loss.detach()
+        memories.append(memory)
+    return torch.autograd.grad(gates, net.alphas, into_gates)[0], mean, join_memories(memories)
+
+
+def _score_function(net: Supernet, run: Run, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None]:
+    """(estimate of the alphas' gradient, mean loss of the layouts, next memory: that of the first layout)."""
     alphas = net.alphas.detach().cpu()
     gates = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(samples)]
     with torch.no_grad():
-        found = [segment_loss(net, batch, machine, layout, **carry) for layout in gates]
-    losses = torch.stack([loss for loss, _ in found])
+        found = [list(zip(*run(layout))) for layout in gates]
+    losses = torch.stack([sum(loss) for loss, _ in found])
     choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device)
-    return score_function_loss(net.alphas, choices, losses), losses.mean(), found[0][1]
+    (gradient,) = torch.autograd.grad(score_function_loss(net.alphas, choices, losses), net.alphas)
+    return gradient, losses.mean(), join_memories(found[0][1])
 
 
 def log_line(

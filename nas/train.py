@@ -22,6 +22,7 @@ from nas.checkpoint import MetricsLog
 from nas.config import Config, DataConfig
 from nas.data import Corpus, load_corpus
 from nas.distributed import stop_asked
+from nas.losses import carried, logits_and_memory, part_losses, tokens_to
 from nas.machine import Machine
 from nas.optimizers import build_adamw, learning_rate
 from nas.process import own_part, seed_from
@@ -30,37 +31,6 @@ from nas.stop import StopFlag
 from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
 from supernet.backbone import Network
 from supernet.errors import UserError
-
-
-def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
-    """[B, T + 1] tokens -> inputs [B, T] and targets [B, T] on the device."""
-    tokens = torch.from_numpy(batch)
-    if device.type == "cuda":
-        tokens = tokens.pin_memory().to(device, non_blocking=True)
-    return tokens[:, :-1], tokens[:, 1:]
-
-
-def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any) -> Tensor:
-    """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph.
-
-    `gates` and the options (`rows`, `skip_zeros`) are for a supernet; `memory` for a model that has one.
-    """
-    return segment_loss(model, batch, machine, *gates, **options)[0]
-
-
-def segment_loss(
-    model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any
-) -> tuple[Tensor, Tensor | None]:
-    """`batch_loss`, and the memory for the next segment, [N, B, M', d], where the model has one."""
-    inputs, targets = tokens_to(batch, machine.device)
-    with machine.autocast():
-        logits, memory = logits_and_memory(model(inputs, *gates, **options))
-    return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten()), memory
-
-
-def logits_and_memory(output: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-    """A model's output in one form; models without memory give logits alone."""
-    return output if isinstance(output, tuple) else (output, None)
 
 
 @dataclass(frozen=True)
@@ -227,16 +197,9 @@ def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machi
     torch.manual_seed(seed_from(seed, "retrain", "dropout", step, *own_part(machine)))
     batch = training_batch(corpus, "weights", config.data, machine, memory_len=state.model.memory_len, seed=seed, step=step,
                            stream="retrain", segment=step)  # fmt: skip
-    loss, memory = segment_loss(state.model, batch.tokens, machine, **carried(state.memory, batch))
-    value = state.descend(loss, settings.lr * learning_rate(step, settings.steps), settings.clip, machine)
-    state.memory = None if state.bad_steps else memory
-    return value
-
-
-def carried(memory: Tensor | None, batch: Batch) -> dict[str, Tensor]:
-    """The model's argument `memory` where the batch's rows go on from the ones that it is of."""
-    fits = memory is not None and not batch.fresh and memory.shape[1] == len(batch.tokens)
-    return {"memory": memory} if fits else {}
+    state.model.recompute = config.run.recompute == "all"
+    losses = part_losses(state.model, batch, machine, size=config.data.micro_batch_size, memory=state.memory)
+    return state.descend(losses, settings.lr * learning_rate(step, settings.steps), settings.clip, machine)
 
 
 def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) -> None:

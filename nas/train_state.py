@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nas.checkpoint import CURRENT, PREVIOUS, restore, save_checkpoint, warn
 from nas.distributed import average_gradients, share_files
+from nas.losses import join_memories
 from nas.machine import Machine
 from nas.optimizers import norm_clipped, set_learning_rate
 from nas.sharding import gathered, gathered_rows, load_whole_weights, scattered_moments, scattered_rows, whole_weights
@@ -53,14 +54,18 @@ class TrainState:
         self.scaler.load_state_dict(saved["scaler"])
         self.memory = scattered_rows(saved["memory"], self.model)
 
-    def descend(self, loss: Tensor, lr: float, clip: float, machine: Machine) -> float:
-        """One optimizer step down the processes' mean loss; returns it. A loss or gradient that is not finite changes nothing and is
-        counted. Raises NotFinite after MOST_BAD_STEPS of them in a row.
+    def descend(self, losses: Iterable[tuple[Tensor, Tensor | None]], lr: float, clip: float, machine: Machine) -> float:
+        """One optimizer step down the processes' mean loss; returns it. `losses` are `part_losses`, whose memory is kept.
+
+        A loss or gradient that is not finite changes nothing and is counted. Raises NotFinite after MOST_BAD_STEPS of them in a row.
         """
         set_learning_rate(self.optimizer, lr * self.slowed)
         self.optimizer.zero_grad(set_to_none=True)
-        self.scaler.scale(loss).backward()
-        mean = loss.detach().clone()
+        mean, memories = torch.zeros((), device=machine.device), []
+        for loss, memory in losses:
+            self.scaler.scale(loss).backward()
+            mean += loss.detach()
+            memories.append(memory)
         average_gradients(machine, self.optimizer, mean)
         norm = norm_clipped(self.optimizer, self.scaler, clip)
         value = float(mean)
@@ -69,6 +74,7 @@ class TrainState:
             self.scaler.step(self.optimizer)
         self.scaler.update()
         self.step += 1
+        self.memory = None if self.bad_steps else join_memories(memories)
         return value
 
 

@@ -12,9 +12,9 @@ from torch.nn import functional
 from nas.batches import crop_batch
 from nas.config import Config
 from nas.data import Corpus
+from nas.losses import batch_loss
 from nas.machine import Machine
 from nas.process import generator_from
-from nas.train import batch_loss
 from supernet.supernet import Supernet
 
 RANDOM_LAYOUTS = 12  # uniform layouts that the derived one is held against

@@ -202,15 +202,27 @@ class SelfAttention(Attending):
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         """`mask` [B, T] bool, True = real token."""
         query, keys, positions = self.logits.project(x, seen)
-        if mask is None and positions is None and keys.shape[2] == x.shape[1]:
-            return merge_heads(functional.scaled_dot_product_attention(query, keys, seen.values, is_causal=self.causal))
-        allowed = allowed_keys(x, keys.shape[2], causal=self.causal, mask=mask)
-        if positions is not None:
-            allowed = positions if allowed is None else positions.masked_fill(~allowed, float("-inf"))
-        mixed = functional.scaled_dot_product_attention(query, keys, seen.values, attn_mask=allowed)
-        if mask is not None:
-            mixed = _zero_blind_queries(mixed, x, keys.shape[2], self.causal, mask)
+        return attend(x, query, keys, seen.values, causal=self.causal, mask=mask, positions=positions)
+
+
+def attend(
+    x: Tensor, query: Tensor, keys: Tensor, values: Tensor, *, causal: bool, mask: Tensor | None,
+    positions: Tensor | None = None, scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    """softmax(scale Q K^T + positions) V over the allowed keys in torch's fused kernel, [B, T, d]; scale is 1 / sqrt(d_h) by default.
+
+    query [B, h, T, d_h], keys and values [B, h, K, d_h], positions [B, h, T, K]; `x` and `mask` are the block's.
+    """
+    if mask is None and positions is None and keys.shape[2] == query.shape[2]:
+        mixed = functional.scaled_dot_product_attention(query, keys, values, is_causal=causal, scale=scale)
         return merge_heads(mixed)
+    allowed = allowed_keys(x, keys.shape[2], causal=causal, mask=mask)
+    if positions is not None:
+        allowed = positions if allowed is None else positions.masked_fill(~allowed, float("-inf"))
+    mixed = functional.scaled_dot_product_attention(query, keys, values, attn_mask=allowed, scale=scale)
+    if mask is not None:
+        mixed = _zero_blind_queries(mixed, x, keys.shape[2], causal, mask)
+    return merge_heads(mixed)
 
 
 def _zero_blind_queries(mixed: Tensor, x: Tensor, keys: int, causal: bool, mask: Tensor) -> Tensor:

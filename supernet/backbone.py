@@ -22,6 +22,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.settings = settings
         self.memory_len, self.clamp_len = settings.memory_len, None
+        self.recompute = False  # layers in the backward pass, rather than keep what they computed: less memory, a third more work
         self.embedding = nn.Embedding(settings.vocab_size, settings.d_model)
         nn.init.normal_(self.embedding.weight, std=settings.d_model**-0.5)  # logits of a tied head start near unit scale
         self.positions = self.relative_biases = None
@@ -70,7 +71,8 @@ class Backbone(nn.Module):
         for index, layer in enumerate(layers):
             inputs.append(x)
             past = None if memory is None else memory[index]
-            x = layer(x, Context(padding_mask, past, relative), *(extras[index] if extras else ()))
+            context, arguments = Context(padding_mask, past, relative, self.recompute), extras[index] if extras else ()
+            x = layer(x, context, *arguments) if arguments else context.run(layer, x)
         return x, inputs
 
     def read_out(self, x: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
 """One layer: a block with its norm and residual, and the supernet's gated sum of several."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from supernet.attention import Past, Relative, with_memory
 from supernet.blocks import Candidate, all_options, block_class
@@ -12,16 +14,26 @@ from supernet.settings import ModelSettings
 
 
 class Context(NamedTuple):
-    """What a layer sees beside its input: padding mask [B, T], its memory [B, M', d], relative positions."""
+    """What a layer sees beside its input: padding mask [B, T], its memory [B, M', d], relative positions.
+
+    With `recompute` what lies within a layer is not kept for the backward pass but computed again there.
+    """
 
     mask: Tensor | None = None
     memory: Tensor | None = None
     relative: Relative | None = None
+    recompute: bool = False
 
     def split(self, sizes: Sequence[int]) -> list["Context"]:
         """The contexts of groups of so many rows."""
         masks, memories = ([None] * len(sizes) if one is None else one.split(sizes) for one in (self.mask, self.memory))
-        return [Context(mask, memory, self.relative) for mask, memory in zip(masks, memories)]
+        return [self._replace(mask=mask, memory=memory) for mask, memory in zip(masks, memories)]
+
+    def run(self, function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
+        """function(*arguments, self), recomputed in the backward pass where that is asked for (Chen et al. 2016)."""
+        if self.recompute and torch.is_grad_enabled():
+            return checkpoint(function, *arguments, self, use_reentrant=False)
+        return function(*arguments, self)
 
 
 class Mixture(NamedTuple):
@@ -116,8 +128,13 @@ class MixedLayer(nn.Module):
 
     def _mix(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:
         if mixture.gates is None:
-            return self.candidates[mixture.active[0]](x, context)
-        return sum(mixture.gates[index] * self.candidates[index](x, context) for index in mixture.active)
+            return context.run(self.candidates[mixture.active[0]], x)
+        return sum(context.run(partial(_times, self.candidates[index]), x, mixture.gates[index]) for index in mixture.active)
+
+
+def _times(layer: nn.Module, x: Tensor, gate: Tensor, context: Context) -> Tensor:
+    """gate * F(X): one function, so that F(X) itself is not kept for the gate's gradient where it is recomputed."""
+    return gate * layer(x, context)
 
 
 def build_layer(candidate: Candidate, settings: ModelSettings, layer: int) -> nn.Module:

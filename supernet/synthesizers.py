@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, split_heads
+from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, split_heads
 from supernet.costs import factor_lengths
 from supernet.settings import ModelSettings
 
@@ -126,8 +126,23 @@ class DenseLogits(Window):
     def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         columns = self.columns(x, seen)
-        hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
-        return hidden @ self.weight[:, :, columns] + self.bias[:, :, columns]
+        return self.features(x) @ self.weight[:, :, columns] + self.bias[:, :, columns]
+
+    def features(self, x: Tensor) -> Tensor:
+        """relu(W1 x + b1) in heads, [B, h, T, d_hidden / h]."""
+        return split_heads(functional.relu(self.hidden(x)), self.heads)
+
+    def products(self, x: Tensor, seen: Past | None, width: int) -> tuple[Tensor, Tensor]:
+        """Queries [B, h, T, w] and keys [B, h, K, w] whose products are the logits: b2 stands beside W2 and meets a 1.
+
+        w is at least `width`; what is more than the logits need is 0.
+        """
+        columns = self.columns(x, seen)
+        features = self.features(x)
+        keys = torch.cat((self.weight, self.bias), dim=1)[:, :, columns].transpose(1, 2).contiguous()  # [h, K, d_hidden / h + 1]
+        spare = max(0, width - keys.shape[-1])
+        query = functional.pad(functional.pad(features, (0, 1), value=1.0), (0, spare))
+        return query, functional.pad(keys, (0, spare)).expand(len(x), -1, -1, -1)
 
 
 class FactorizedDenseLogits(Window):
@@ -200,10 +215,22 @@ class Synthesizer(Attending):
 
 
 class DenseSynthesizer(Synthesizer):
-    """Synthesizer with DenseLogits."""
+    """Synthesizer with DenseLogits; over many keys in torch's fused kernel, which holds no map [B, h, T, K]."""
+
+    FUSED_FROM = 128  # keys; with fewer the map costs no more than the kernel's column for b2, with 256 it costs 2.3 times as much
 
     def __init__(self, config: ModelSettings, *, heads: int, d_hidden: int):
         super().__init__(config, DenseLogits(config, heads, d_hidden))
+
+    def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
+        """`mask` [B, T] bool, True = real token."""
+        if seen.values.shape[2] < self.FUSED_FROM or x.shape[1] == 1:  # one query's map is small
+            return super().mix(x, seen, mask)
+        width = seen.values.shape[-1]
+        query, keys = self.logits.products(x, seen, width)
+        values = functional.pad(seen.values, (0, keys.shape[-1] - width))  # the kernel wants one width
+        mixed = attend(x, query, keys, values, causal=self.causal, mask=mask, scale=1.0)
+        return mixed.unflatten(-1, (self.heads, -1))[..., :width].flatten(2)
 
 
 class RandomSynthesizer(Synthesizer):

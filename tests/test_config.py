@@ -18,7 +18,7 @@ from derive import Architecture, build, derive_architectures
 from derive.strict_json import read_json
 from derive.yaml_file import read_yaml
 from nas.batches import crop_batch, training_batch
-from nas.config import _RANGES, DEFAULT_BLOCKS, Config, check_ranges
+from nas.config import DEFAULT_BLOCKS, Config
 from nas.data import load_corpus
 from nas.halving import halving_stage
 from nas.machine import choose_machine
@@ -26,11 +26,12 @@ from nas.options import config_from_values
 from nas.pipeline import retrain_seeds, seed_folders
 from nas.preflight import check_run
 from nas.process import count_workers
+from nas.ranges import RANGES, check_ranges
 from nas.run_folder import choose_folder, open_run_folder
-from nas.search_loop import build_state
+from nas.search_loop import build_state, weight_step
 from nas.stop import StopFlag
 from nas.sweep import sweep_points
-from nas.train import evaluate, train_architecture
+from nas.train import build_training, evaluate, train_architecture, train_step
 from supernet.blocks import BLOCKS
 from supernet.errors import SettingError, UserError
 from tiny_runs import CPU, ROOT, call, search_in, tiny
@@ -128,6 +129,23 @@ def batch(config: Config, folder: Path) -> Any:
     return crop_batch(corpus, "weights", seq_len=data.seq_len, batch_size=data.batch_size, seed=0, step=0, stream="x").shape
 
 
+def held_for_backward(config: Config, folder: Path) -> Any:
+    """Elements that a training step's graph keeps."""
+    state = build_training(Architecture.from_pattern("sf", {**config.model.settings(256, 16).to_mapping(), "task": "causal_lm"}), config, 0, CPU)
+    kept: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+        train_step(state, config, load_corpus(config.data), CPU, 0)
+    return sum(kept)
+
+
+def rows_at_a_time(config: Config, folder: Path) -> Any:
+    state = build_state(config, load_corpus(config.data), CPU, 0)
+    seen: list[int] = []
+    state.model.register_forward_pre_hook(lambda model, arguments: seen.append(len(arguments[0])))
+    weight_step(state, config, load_corpus(config.data), CPU, 0)
+    return seen
+
+
 def tried_out(config: Config, folder: Path) -> Any:
     done = call("search", f"--run.dry_run={config.run.dry_run}", "--print_config")
     return done.stdout
@@ -179,6 +197,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "run.resume": (True, opened, {}),
     "run.deterministic": (True, machine, {}),
     "run.workers": (3, lambda config, folder: count_workers(config.run, 8), {}),
+    "run.recompute": ("all", held_for_backward, {}),
     "run.dry_run": (True, tried_out, {}),
     "run.shard": (True, machine, {}),
     "run.tensorboard": (True, boards, {}),
@@ -189,6 +208,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "data.tokens": ("chars", text, {}),
     "data.seq_len": (12, batch, {}),
     "data.batch_size": (4, batch, {}),
+    "data.micro_batch_size": (2, rows_at_a_time, {}),
     "model.task": ("classification", checked, {}),
     "model.memory_len": (4, trained, {"model__position": "none"}),
     "model.share_biases": (False, trained, {"model__position": "relative"}),
@@ -285,9 +305,9 @@ def test_built_in_blocks_are_candidates_by_default() -> None:
     assert Config().search.blocks == list(DEFAULT_BLOCKS) and set(DEFAULT_BLOCKS) <= set(BLOCKS)
 
 
-@pytest.mark.parametrize("key", _RANGES)
+@pytest.mark.parametrize("key", RANGES)
 def test_a_number_out_of_its_range_is_named(key: str) -> None:
-    least, closed, most = _RANGES[key]
+    least, closed, most = RANGES[key]
     section, name = key.split(".")
     listed = isinstance(getattr(getattr(Config(), section), name), list)
     for value in (least - 1, float("nan"), *([] if closed else [least]), *([] if most == float("inf") else [most * 2])):
@@ -302,7 +322,7 @@ def test_every_number_has_a_range() -> None:
         f"{field.name}.{key.name}" for field in dataclasses.fields(Config) for key in dataclasses.fields(field.type)
         if "int" in str(key.type) or "float" in str(key.type)
     }  # fmt: skip
-    assert numbers - set(_RANGES) <= {"model.dropout", "model.cutoffs", "retrain.rungs"}  # these have checks of their own
+    assert numbers - set(RANGES) <= {"model.dropout", "model.cutoffs", "retrain.rungs"}  # these have checks of their own
 
 
 @pytest.mark.parametrize(

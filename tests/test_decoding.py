@@ -11,6 +11,7 @@ from supernet.blocks import BLOCKS, register_block
 from supernet.costs import MIXTURE_PARTS
 from supernet.decoding import Decoder, choose, window_start
 from supernet.settings import ModelSettings
+from supernet.synthesizers import DenseSynthesizer
 
 EVERY_BLOCK = "".join(spec.letter for spec in BLOCKS.values())
 KINDS = {
@@ -105,6 +106,13 @@ def test_what_is_kept_of_a_block(letter: str) -> None:
     else:
         assert past.values.shape == (3, 2, 13, 5) and decoder.streaming and not decoder.others
         assert (past.keys is not None) == (past.relative is not None) == (letter in "sm")
+
+
+@pytest.mark.parametrize("kind", ["learned", "memory"])
+def test_dense_maps_in_the_fused_kernel_are_read_on_alike(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DenseSynthesizer, "FUSED_FROM", 7)
+    for first in (4, 9):
+        assert_read_alike(network("dfd", **KINDS[kind]), first)
 
 
 def test_relative_positions_are_projected_once() -> None:

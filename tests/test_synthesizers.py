@@ -11,7 +11,7 @@ from derive import Architecture, build
 from supernet.costs import MIXTURE_PARTS
 from supernet.supernet import Supernet
 from supernet.synthesizers import (
-    FactorizedDenseLogits, FactorizedRandomLogits, FixedRandomLogits, RandomLogits, masked_softmax, mix_values,
+    DenseSynthesizer, FactorizedDenseLogits, FactorizedRandomLogits, FixedRandomLogits, RandomLogits, masked_softmax, mix_values,
 )  # fmt: skip
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
@@ -48,6 +48,23 @@ def test_formula_with_memory(label: str, memory_len: int, filled: int, length: i
     torch.testing.assert_close(block(x, memory=memory), expected, **TIGHT)
     if not filled:
         torch.testing.assert_close(block(x), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("options", [{}, {"d_hidden": 15}, {"heads": 5, "d_hidden": 45}])  # narrower and wider than the values
+@pytest.mark.parametrize("filled", [0, 11])
+@pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_dense_in_the_fused_kernel(task: str, mask: Tensor | None, filled: int, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = block_of({"block": "dense_synthesizer", **options}, small(task=task, memory_len=11, position="none"))
+    torch.nn.init.normal_(block.logits.bias)
+    x, memory = random_input(3, 13, WIDTH).requires_grad_(), random_input(3, filled, WIDTH, seed=2) if filled else None
+    found = {}
+    for fused_from in (1, 10**9):
+        monkeypatch.setattr(DenseSynthesizer, "FUSED_FROM", fused_from)
+        y = block(x, mask=mask, memory=memory)
+        found[fused_from] = [y, *torch.autograd.grad(y.sin().sum(), [x, *block.parameters()])]
+    for fused, plain in zip(*found.values()):
+        torch.testing.assert_close(fused, plain, **TIGHT)
 
 
 @pytest.mark.parametrize("label", LABELS)

@@ -101,18 +101,18 @@ REMEMBERS = {"model__memory_len": 24, "model__position": "relative"}
 
 def test_memory_goes_on_from_step_to_step_and_starts_anew_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss of a step is that of the model on the segment with the memory of the one before, detached and bounded."""
-    import nas.train
+    import nas.losses
 
     config = tiny(**REMEMBERS, retrain__lr=1e-12, data__batch_size=2)
     state = build_training(architecture(config), config, 0, CPU)
     corpus, seen = load_corpus(config.data), []
-    plain = nas.train.segment_loss
+    plain = nas.losses.segment_loss
 
     def recording(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
         seen.append(options.get("memory"))
         return plain(*arguments, **options)
 
-    monkeypatch.setattr(nas.train, "segment_loss", recording)
+    monkeypatch.setattr(nas.losses, "segment_loss", recording)
     start, end = corpus.parts["weights"]
     segments = (end - start - 1) // 2 // 16
     losses = [train_step(state, config, corpus, CPU, 0) for _ in range(4)]
@@ -192,9 +192,10 @@ def test_a_loss_that_stays_not_finite_is_given_up_and_the_checkpoint_kept(tmp_pa
 
 def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From step 11 on the loss of the first network is made NaN."""
+    import nas.losses
     import nas.train
 
-    plain, seen = nas.train.segment_loss, []
+    plain, seen = nas.losses.segment_loss, []
 
     def broken(model: nn.Module, *arguments: Any) -> tuple[Tensor, None]:
         loss, _ = plain(model, *arguments)
@@ -205,7 +206,7 @@ def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint
     optimizers: list[torch.optim.Optimizer] = []
     built = nas.train.build_adamw
     monkeypatch.setattr(nas.train, "build_adamw", lambda *arguments: optimizers.append(built(*arguments)) or optimizers[-1])
-    monkeypatch.setattr(nas.train, "segment_loss", broken)
+    monkeypatch.setattr(nas.losses, "segment_loss", broken)
     config = tiny(retrain__steps=40, run__checkpoint_every=4, run__log_every=1, retrain__evaluate_every=100)
     train(tmp_path, config)
     assert len(optimizers) == 2 and seen.count(seen[0]) == 30 and len(seen) == 30 + 32  # 20 bad ones, then from step 8 to the end
