@@ -17,13 +17,15 @@ ALL = ("run", "data", "model", "search", "derive", "retrain")
 
 
 class Command(NamedTuple):
-    """A command's help, its sections, its function, its positional argument (name, help, whether several) and formats."""
+    """A command's help, sections, function, positional argument (name, help, whether several), formats, and whether it takes what
+    `GenerateConfig` holds."""
 
     help: str
     sections: tuple[str, ...]
     call: Callable
     positional: tuple[str, str, bool] | None = None
     formats: tuple[str, ...] = ()
+    generates: bool = False
 
 
 def run(config, arguments, stop) -> None:
@@ -60,6 +62,14 @@ def evaluate(config, arguments, stop) -> None:
     from nas.commands import evaluate_checkpoint
 
     evaluate_checkpoint(Path(arguments.CHECKPOINT), config, config.data.split)
+
+
+def generate(config, arguments, stop) -> None:
+    from nas.commands import generate_text
+    from nas.options import GenerateConfig
+
+    wanted = GenerateConfig(arguments.prompt, arguments.tokens, arguments.temperature, arguments.top_k, arguments.seed)
+    generate_text(Path(arguments.CHECKPOINT), config, wanted)
 
 
 def latency(config, arguments, stop) -> None:
@@ -99,6 +109,7 @@ def watch(config, arguments, stop) -> None:
 
 
 A_RUN = ("RUN", "run folder", False)
+A_CHECKPOINT = ("CHECKPOINT", "model.safetensors of a retraining, or its folder", False)
 ARCH_HELP = "architecture file, preset, or pattern such as (sfff)x6(f)x8"
 COMMANDS = {
     "run": Command("search, derive, plot, retrain the candidates, report", ALL, run),
@@ -106,9 +117,8 @@ COMMANDS = {
     "derive": Command("probabilities -> architecture files", ("derive",), derive, A_RUN),
     "plot": Command("redraw every picture from the run's files", (), plot, A_RUN),
     "retrain": Command("train architectures from scratch, side by side", ALL, retrain, ("ARCH", ARCH_HELP, True)),
-    "evaluate": Command(
-        "loss of a retrained model on a split", ("run", "data"), evaluate,
-        ("CHECKPOINT", "model.safetensors of a retraining, or its folder", False)),
+    "evaluate": Command("loss of a retrained model on a split", ("run", "data"), evaluate, A_CHECKPOINT),
+    "generate": Command("text that a retrained model goes on with", ("run", "data"), generate, A_CHECKPOINT, generates=True),
     "latency": Command("measure every candidate block on this device", ("run", "data", "model", "search"), latency),
     "show": Command(
         "print an architecture: pattern, parameters, FLOPs, latency", ("model", "derive"), show, ("ARCH", ARCH_HELP, False),
@@ -134,12 +144,13 @@ def parse(name: str, arguments: list[str]):
     """(configuration, everything parsed) of a command; None for both where `--print_config` was answered."""
     from nas.config import load_run_config
     from nas.ranges import check_ranges
-    from nas.options import Positional, parse_command, print_config, run_choices
+    from nas.options import GenerateConfig, Positional, parse_command, print_config, run_choices
 
     command = COMMANDS[name]
     positional = Positional(*command.positional) if command.positional else None
     config, parsed, wants_print = parse_command(
-        name, command.help, command.sections, arguments, positional=positional, formats=command.formats)  # fmt: skip
+        name, command.help, command.sections, arguments, positional=positional, formats=command.formats,
+        own=GenerateConfig if command.generates else None)  # fmt: skip
     if name in ("derive", "sweep"):  # what is not given is as in the run
         base = run_choices(Path(parsed.RUN)) if name == "derive" else load_run_config(Path(parsed.RUN))
         config, *_ = parse_command(name, command.help, command.sections, arguments, positional=positional, base=base)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from derive.strict_json import read_json
 from nas.config import Config, DeriveConfig
@@ -12,6 +12,9 @@ from supernet.errors import SettingError, UserError
 if TYPE_CHECKING:
     from derive import Architecture
     from nas.data import Corpus
+    from nas.machine import Machine
+    from nas.options import GenerateConfig
+    from supernet.backbone import Network
 
 
 def derive_run(folder: Path, choices: DeriveConfig) -> None:
@@ -38,37 +41,73 @@ def report_run(folder: Path) -> None:
 
 def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
     """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its vocabulary."""
-    from derive import Architecture, build
-    from nas.architectures import check_span
-    from nas.machine import choose_machine
-    from nas.memory import check_evaluation_memory
-    from nas.train import evaluate, load_weights
+    from nas.train import evaluate
 
-    path = path / "model.safetensors" if path.is_dir() else path
-    if not path.exists():
-        raise UserError(f"{path}: no such file; expected a model.safetensors of a retraining")
-    arch = Architecture.load(path.parent / "architecture.json")
-    if arch.task != "causal_lm":
-        raise UserError(f"{path}: this version evaluates causal_lm, not {arch.task}")
-    check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)
-    corpus = _corpus_of(path, arch, config)
-    config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=min(config.data.seq_len, arch.model.max_len)))
-    machine = choose_machine(config.run)
-    check_evaluation_memory(arch, machine.device)
-    model = build(arch)
-    load_weights(model, path)
-    result = evaluate(model.to(machine.device), corpus, split, config, machine)
+    trained = _open(path, config, "evaluates")
+    seq_len = min(config.data.seq_len, trained.model.settings.max_len)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=seq_len))
+    result = evaluate(trained.model, trained.corpus, split, config, trained.machine)
     print(f"split {split}")
     print(f"loss {result.loss:.6f} nats a token")
     print(f"standard_error {result.standard_error:.6f}")
     print(f"tokens {result.tokens}")
     print(f"perplexity {math.exp(min(result.loss, 700.0)):.6f}")
     for name, value in (
-        ("word_perplexity", corpus.word_perplexity(result.loss, split)),
-        ("bits_per_character", corpus.bits_per_character(result.loss, split)),
+        ("word_perplexity", trained.corpus.word_perplexity(result.loss, split)),
+        ("bits_per_character", trained.corpus.bits_per_character(result.loss, split)),
     ):
         if value is not None:
             print(f"{name} {value:.6f}")
+
+
+def generate_text(path: Path, config: Config, wanted: "GenerateConfig") -> None:
+    """Print a prompt and what a `model.safetensors` goes on with; the text of its training tells what its tokens are."""
+    import torch
+
+    from nas.prompts import Prompt
+    from nas.train import span_of
+
+    wanted.check()
+    trained = _open(path, config, "generates with")
+    prompt = Prompt(wanted.prompt, trained.corpus, config.data)
+    device = trained.machine.device
+    generator = torch.Generator(device).manual_seed(config.run.seed if wanted.seed is None else wanted.seed)
+    with trained.machine.autocast(), span_of(trained.model, config.data):
+        tokens = trained.model.generate(
+            torch.from_numpy(prompt.tokens)[None].to(device), wanted.tokens, temperature=wanted.temperature, top_k=wanted.top_k,
+            generator=generator)  # fmt: skip
+    print(prompt.with_more(tokens[0].cpu().numpy()))
+
+
+class _Trained(NamedTuple):
+    """A trained network on its device, and the text that has its vocabulary."""
+
+    model: "Network"
+    corpus: "Corpus"
+    machine: "Machine"
+
+
+def _open(path: Path, config: Config, does: str) -> _Trained:
+    """The network of a `model.safetensors` or its folder, with the configuration's text; UserError for what does not fit."""
+    from derive import Architecture, build
+    from nas.architectures import check_span
+    from nas.machine import choose_machine
+    from nas.memory import check_evaluation_memory
+    from nas.train import load_weights
+
+    path = path / "model.safetensors" if path.is_dir() else path
+    if not path.exists():
+        raise UserError(f"{path}: no such file; expected a model.safetensors of a retraining")
+    arch = Architecture.load(path.parent / "architecture.json")
+    if arch.task != "causal_lm":
+        raise UserError(f"{path}: this version {does} causal_lm, not {arch.task}")
+    check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)
+    corpus = _corpus_of(path, arch, config)
+    machine = choose_machine(config.run)
+    check_evaluation_memory(arch, machine.device)
+    model = build(arch)
+    load_weights(model, path)
+    return _Trained(model.to(machine.device), corpus, machine)
 
 
 def _corpus_of(path: Path, arch: "Architecture", config: Config) -> "Corpus":

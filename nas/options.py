@@ -1,12 +1,13 @@
 """Command line and YAML through one jsonargparse parser, and one-line errors that name the key."""
 
 import dataclasses
+import math
 import re
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Optional
 
 import jsonargparse
 
@@ -23,6 +24,32 @@ class EvaluateDataConfig(DataConfig):
 
     split: Literal["held_out", "test"] = "held_out"
     """part of the text to evaluate on"""
+
+
+@dataclasses.dataclass
+class GenerateConfig:
+    """What the command `generate` takes beside sections. `check` raises SettingError for the first value out of range."""
+
+    prompt: str = ""
+    """the text to go on with"""
+    tokens: int = 200
+    """how many tokens follow"""
+    temperature: float = 1.0
+    """0: always the likeliest token; above 1 more evenly drawn, below less"""
+    top_k: Optional[int] = None
+    """draw from so many of the likeliest tokens; null: from all"""
+    seed: Optional[int] = None
+    """of the drawing; null: run.seed"""
+
+    def check(self) -> None:
+        """Raise SettingError for the first value that is out of range."""
+        if not self.prompt:
+            raise SettingError("prompt", "expected the text to go on with, got nothing")
+        for key, least, most in (("tokens", 0, 2**31), ("temperature", 0, math.inf), ("top_k", 1, math.inf), ("seed", 0, 2**31)):
+            value = getattr(self, key)
+            if value is not None and not (least <= value <= most and value < math.inf):
+                high = "" if most == math.inf else f" and at most {most}"
+                raise SettingError(key, f"expected a value at least {least}{high}, got {_short(value)}")
 
 
 class Positional(NamedTuple):
@@ -43,9 +70,9 @@ class OneLineParser(jsonargparse.ArgumentParser):
 
 def build_parser(
     command: str, description: str, sections: Sequence[str], *, base: Config | None = None,
-    positional: Positional | None = None, formats: Sequence[str] = (),
+    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None,
 ) -> OneLineParser:  # fmt: skip
-    """A parser for one command: its positional argument and the keys of `sections`, with the defaults of `base`.
+    """A parser for one command: its positional argument, the options of its own and the keys of `sections`, with the defaults of `base`.
 
     `--config` and `--print_config` are in its help only; `parse_command` takes them out before.
     """
@@ -55,6 +82,8 @@ def build_parser(
         parser.add_argument(positional.name, type=str, nargs="+" if positional.many else None, help=positional.help)
     if formats:
         parser.add_argument("--format", type=Literal[tuple(formats)], default=formats[0], help="what to print")
+    if own:
+        parser.add_class_arguments(own, as_group=False)
     if sections:
         parser.add_argument("--config", type=str, help="YAML file with any of the sections below; options come on top of it")
         parser.add_argument("--print_config", action="store_true", help="print the resolved YAML and stop")
@@ -73,7 +102,7 @@ def section_type(command: str, section: str) -> type:
 
 def parse_command(
     command: str, description: str, sections: Sequence[str], arguments: Sequence[str], *,
-    positional: Positional | None = None, formats: Sequence[str] = (), base: Config | None = None,
+    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None, base: Config | None = None,
 ) -> tuple[Config, jsonargparse.Namespace, bool]:  # fmt: skip
     """(`base` with all that was given, everything parsed, whether `--print_config` was given); UserError for any mistake.
 
@@ -85,7 +114,7 @@ def parse_command(
     base = base or Config()
     for file in files:
         base = config_from_values(read_yaml(file) or {}, base, command, source=file)
-    parser = build_parser(command, description, sections, base=base, positional=positional, formats=formats)
+    parser = build_parser(command, description, sections, base=base, positional=positional, formats=formats, own=own)
     namespace = _parsed(parser, lambda: parser.parse_args(_readable(rest)), "")
     return _with_sections(base, namespace, ""), namespace, wants_print
 
@@ -221,6 +250,9 @@ def _takes(key: str) -> str | None:
     section, _, name = key.partition(".")
     if section == "format":
         return "one of text, json, pattern, tuple"
+    own = {field.name: field.type for field in dataclasses.fields(GenerateConfig)}
+    if key in own:
+        return expected(own[key])
     if section not in SECTIONS:
         return None
     types = {field.name: field.type for field in dataclasses.fields(EvaluateDataConfig if section == "data" else SECTIONS[section])}

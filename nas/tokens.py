@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -42,6 +43,9 @@ class Encoder(Protocol):
     def end_of_file(self, piece: str) -> np.ndarray:
         """Tokens that follow a file's last piece, [tokens] int64."""
 
+    def decode(self, numbers: np.ndarray) -> str:
+        """The text of token numbers, [tokens]."""
+
 
 class Characters:
     """One token a Unicode character, numbered by code point; the last number is the unknown character."""
@@ -59,11 +63,14 @@ class Characters:
         seen = np.zeros(_CODE_POINTS, bool)
         for piece in pieces:
             seen[_code_points(piece)] = True
-        known = np.flatnonzero(seen)
+        self.adopt([*map(chr, np.flatnonzero(seen)), UNKNOWN])
+
+    def adopt(self, symbols: list[str]) -> None:
+        """Number as an encoder did that has these symbols."""
+        known = _code_points("".join(symbols[:-1]))
         self._numbers = np.full(_CODE_POINTS, len(known))
         self._numbers[known] = np.arange(len(known))
-        self.symbols = [*map(chr, known), UNKNOWN]
-        self.vocab_size = len(self.symbols)
+        self.symbols, self.vocab_size = symbols, len(symbols)
 
     def encode(self, piece: str) -> np.ndarray:
         """A number for each character."""
@@ -72,6 +79,10 @@ class Characters:
     def end_of_file(self, piece: str) -> np.ndarray:
         """Nothing: characters are all there is."""
         return np.zeros(0, np.int64)
+
+    def decode(self, numbers: np.ndarray) -> str:
+        """The characters, `<unk>` for an unknown one."""
+        return "".join(self.symbols[number] for number in numbers)
 
 
 class Words:
@@ -96,10 +107,12 @@ class Words:
         for piece in pieces:
             counts.update(piece.split())
         counts.pop(END_OF_LINE, None)
-        self.symbols = [END_OF_LINE, *(word for word, _ in counts.most_common())]
-        if UNKNOWN not in counts:
-            self.symbols.append(UNKNOWN)
-        self.vocab_size = len(self.symbols)
+        words = [word for word, _ in counts.most_common()]
+        self.adopt([END_OF_LINE, *words, *(() if UNKNOWN in counts else (UNKNOWN,))])
+
+    def adopt(self, symbols: list[str]) -> None:
+        """Number as an encoder did that has these symbols."""
+        self.symbols, self.vocab_size = symbols, len(symbols)
         self._numbers = _Numbers((word, number) for number, word in enumerate(self.symbols))
 
     def encode(self, piece: str) -> np.ndarray:
@@ -110,6 +123,10 @@ class Words:
     def end_of_file(self, piece: str) -> np.ndarray:
         """`<eos>` where the file's last line has no line end."""
         return np.zeros(0 if piece.endswith("\n") else 1, np.int64)
+
+    def decode(self, numbers: np.ndarray) -> str:
+        """The words with spaces between them, and line ends."""
+        return re.sub(f" ?{END_OF_LINE} ?", "\n", " ".join(self.symbols[number] for number in numbers))
 
 
 class TokenizerFile:
@@ -177,6 +194,19 @@ def build_encoder(tokens: str) -> Encoder | None:
     if tokens == STORED:
         raise SettingError("data.tokens", f"{STORED} is for data.name nanogpt; expected {', '.join(KINDS)}, or a tokenizers JSON file")
     return tokenizer_file(tokens, KINDS)
+
+
+def restored_encoder(kind: str, symbols: list[str], tokens: str) -> Encoder | None:
+    """The encoder of a text that has been read, by its kind, symbols and `data.tokens`; None for bytes.
+
+    SettingError for stored numbers, whose text nobody knows.
+    """
+    if kind == STORED:
+        raise SettingError("data.tokens", f"{STORED} have no text; expected the tokenizers JSON file they were made with")
+    encoder = build_encoder(tokens)
+    if isinstance(encoder, (Characters, Words)):
+        encoder.adopt(symbols)
+    return encoder
 
 
 def tokenizer_file(tokens: str, kinds: Iterable[str]) -> TokenizerFile:

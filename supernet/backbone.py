@@ -3,11 +3,14 @@
 Shapes: B batch, T length of the segment, N layers, M memory, M' <= M its filled part, d width, V vocabulary.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from supernet.attention import Relative
+from supernet.decoding import generate
 from supernet.layers import Context
 from supernet.settings import ModelSettings
 
@@ -44,7 +47,7 @@ class Backbone(nn.Module):
         self.memory_len, self.clamp_len = memory_len, clamp_len
 
     def run(
-        self, tokens: Tensor, extras: list[tuple], *, memory: Tensor | None = None, padding_mask: Tensor | None = None
+        self, tokens: Tensor, extras: Sequence[tuple], *, memory: Tensor | None = None, padding_mask: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Logits [B, T, V] for tokens [B, T]; with memory_len > 0 also the next memory [N, B, M', d], detached.
 
@@ -52,17 +55,30 @@ class Backbone(nn.Module):
         T > max_len, and for a memory or a mask that does not fit.
         """
         self._check(tokens, memory, padding_mask)
-        x = self.dropout(self._embed(tokens))
-        relative = self._relative(0 if memory is None else memory.shape[2], x)
+        x = self.dropout(self.embed(tokens))
+        x, inputs = self.run_layers(x, self.layers, memory, padding_mask, extras)
+        logits = self.read_out(x)
+        return (logits, self.next_memory(memory, inputs)) if self.settings.memory_len else logits
+
+    def run_layers(
+        self, x: Tensor, layers: Sequence[nn.Module], memory: Tensor | None, padding_mask: Tensor | None = None,
+        extras: Sequence[tuple] | None = None,
+    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
+        """x [B, T, d] through some of the layers with their memory [n, B, M', d]: the last one's output, and every one's input."""
+        filled = 0 if memory is None else memory.shape[2]
+        relative = self.relative(filled + x.shape[1], x)
         inputs = []
-        for index, layer in enumerate(self.layers):
+        for index, layer in enumerate(layers):
             if self.settings.memory_len:
                 inputs.append(x)
             past = None if memory is None else memory[index]
-            context = Context(padding_mask, past, relative, self.recompute)
-            x = layer(x, context, *extras[index]) if extras[index] else context.run(layer, x)
-        logits = self.head(self.norm(x), self.embedding.weight)
-        return (logits, self._next_memory(memory, inputs)) if self.settings.memory_len else logits
+            context, arguments = Context(padding_mask, past, relative, self.recompute), extras[index] if extras else ()
+            x = layer(x, context, *arguments) if arguments else context.run(layer, x)
+        return x, inputs
+
+    def read_out(self, x: Tensor) -> Tensor:
+        """Logits [B, T, V] of the last layer's output [B, T, d]."""
+        return self.head(self.norm(x), self.embedding.weight)
 
     def _check(self, tokens: Tensor, memory: Tensor | None, padding_mask: Tensor | None) -> None:
         if tokens.ndim != 2:
@@ -84,29 +100,32 @@ class Backbone(nn.Module):
             wanted = f"[{len(self.layers)} layers, {batch} rows, up to memory_len {longest}, {width}]"
             raise ValueError(f"memory must be {wanted}, got shape {tuple(memory.shape)}")
 
-    def _embed(self, tokens: Tensor) -> Tensor:
+    def embed(self, tokens: Tensor, first: int = 0) -> Tensor:
+        """Tokens [B, T], of which the first stands at position `first`, -> [B, T, d]."""
         x = self.embedding(tokens)  # [B, T, d]
+        last = first + tokens.shape[1]
         if self.positions is not None:
-            return x + self.positions[: tokens.shape[1]]
+            return x + self.positions[first:last]
         if self.settings.position == "sinusoidal":
-            return x + sinusoids(torch.arange(tokens.shape[1], device=x.device), x.shape[-1]).to(x.dtype)
+            return x + sinusoids(torch.arange(first, last, device=x.device), x.shape[-1]).to(x.dtype)
         return x
 
-    def _relative(self, filled: int, x: Tensor) -> Relative | None:
+    def relative(self, keys: int, queries: Tensor) -> Relative | None:
+        """Relative positions of so many keys for queries [B, T, d], the last of both at one place; None where positions are not."""
         if self.settings.position != "relative":
             return None
-        length = x.shape[1]
-        nearest = 0 if self.settings.causal else min(0, 1 - length)  # keys to the right of a query lie at negative distances
-        distances = torch.arange(filled + length - 1, nearest - 1, -1, device=x.device)
+        nearest = 0 if self.settings.causal else min(0, 1 - queries.shape[1])  # keys to the right of a query lie at negative distances
+        distances = torch.arange(keys - 1, nearest - 1, -1, device=queries.device)
         if self.clamp_len is not None:
             distances = distances.clamp(max=self.clamp_len)
         u = v = None
         if self.relative_biases is not None:
             u, v = self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
-        return Relative(sinusoids(distances, x.shape[-1]).to(x.dtype), u, v)
+        return Relative(sinusoids(distances, queries.shape[-1]).to(queries.dtype), u, v)
 
-    def _next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:
-        seen = torch.stack(inputs).detach()  # [N, B, T, d]
+    def next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:
+        """The last positions of a memory [n, B, M', d] and of its layers' inputs [B, T, d], detached."""
+        seen = torch.stack(inputs).detach()  # [n, B, T, d]
         if memory is not None:
             seen = torch.cat((memory, seen), dim=2)
         return seen[:, :, max(0, seen.shape[2] - self.memory_len) :]
@@ -120,6 +139,13 @@ class Network(Backbone):
     ) -> Tensor | tuple[Tensor, Tensor]:
         """tokens [B, T] int64 -> logits [B, T, V]; see Backbone.run."""
         return self.run(tokens, [()] * len(self.layers), memory=memory, padding_mask=padding_mask)
+
+    def generate(
+        self, prompt: Tensor, count: int, *, temperature: float = 1.0, top_k: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:  # fmt: skip
+        """prompt [B, T] int64 and `count` further tokens, [B, T + count]; see decoding.generate."""
+        return generate(self, prompt, count, temperature=temperature, top_k=top_k, generator=generator)
 
 
 class Head(nn.Module):

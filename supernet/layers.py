@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from supernet.attention import Relative, with_memory
+from supernet.attention import Past, Relative, with_memory
 from supernet.blocks import Candidate, all_options, block_class
 from supernet.settings import ModelSettings
 
@@ -54,6 +54,13 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(settings.dropout)
         self.pre = settings.norm == "pre"
         self.attends = getattr(self.block, "attends", False)
+        self.candidate, self.number = candidate, layer
+
+    @property
+    def streams(self) -> bool:
+        """Whether `extend` serves: the block's very class is of this package, and no hook is set. Any other may look at all positions."""
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in (self, self.block))
+        return not hooked and type(self.block).__module__.partition(".")[0] == __name__.partition(".")[0]
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """`context.memory` holds this layer's earlier inputs, before the norm."""
@@ -69,6 +76,16 @@ class Layer(nn.Module):
         if getattr(y, "shape", None) != x.shape:
             made = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
             raise ValueError(f"{type(self.block).__name__} made {made} of {tuple(x.shape)}, but must keep the shape")
+        return self._added(x, y)
+
+    def extend(self, x: Tensor, past: Past | None, relative: Relative | None) -> tuple[Tensor, Past | None]:
+        """The outputs of the positions x [B, t, d] after those of `past`, and the past with x; see Attending.extend."""
+        if not self.attends:
+            return self(x, Context()), None
+        y, past = self.block.extend(self.norm(x) if self.pre else x, past, relative)
+        return self._added(x, y), past
+
+    def _added(self, x: Tensor, y: Tensor) -> Tensor:
         y = x + self.dropout(y)
         return y if self.pre else self.norm(y)
 
@@ -76,9 +93,15 @@ class Layer(nn.Module):
 class IdentityLayer(nn.Module):
     """F(X) = X: no block, no norm, no residual."""
 
+    streams = True
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """x [B, T, d] -> x."""
         return x
+
+    def extend(self, x: Tensor, past: Past | None, relative: Relative | None) -> tuple[Tensor, None]:
+        """x [B, t, d] -> x, and no past."""
+        return x, None
 
 
 class MixedLayer(nn.Module):

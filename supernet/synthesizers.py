@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from supernet.attention import DotProductLogits, Relative, allowed_keys, attend, output_projection, split_heads, with_memory
+from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, split_heads
 from supernet.costs import factor_lengths
 from supernet.settings import ModelSettings
 
@@ -44,10 +44,21 @@ class Window(nn.Module):
         super().__init__()
         self.heads, self.max_len, self.memory_len = heads, config.max_len, config.memory_len
 
-    def columns(self, x: Tensor, memory: Tensor | None) -> slice:
-        """The columns of the K keys at hand: the last M' of the memory, then the T of the segment."""
-        filled = 0 if memory is None else memory.shape[1]
-        return slice(self.memory_len - filled, self.memory_len + x.shape[1])
+    def rows(self, x: Tensor, seen: Past | None) -> slice:
+        """The rows of the T queries: the last of the segment's positions read so far."""
+        end = x.shape[1] if seen is None else seen.values.shape[2] - seen.filled
+        return slice(end - x.shape[1], end)
+
+    def columns(self, x: Tensor, seen: Past | None) -> slice:
+        """The columns of the K keys at hand: the last M' of the memory, then those of the segment."""
+        filled = 0 if seen is None else seen.filled
+        return slice(self.memory_len - filled, self.memory_len + self.rows(x, seen).stop)
+
+    def keys(self, x: Tensor) -> None:
+        """None: synthetic logits need no keys."""
+
+    def project_encodings(self, relative: Relative | None) -> None:
+        """None: nor distances."""
 
 
 class RandomLogits(Window):
@@ -60,9 +71,9 @@ class RandomLogits(Window):
         super().__init__(config, heads)
         self.map = nn.Parameter(torch.randn(heads, self.max_len, self.memory_len + self.max_len) * 0.02)
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]. A copy: torch's FLOP counter fails on a module that gives a view of its parameter."""
-        return self.map[None, :, : x.shape[1], self.columns(x, memory)].clone()
+        return self.map[None, :, self.rows(x, seen), self.columns(x, seen)].clone()
 
 
 class FixedRandomLogits(Window):
@@ -78,9 +89,9 @@ class FixedRandomLogits(Window):
         maps = [torch.randn(shape, generator=g, dtype=torch.float32, device="cpu") for g in generators]
         self.register_buffer("map", torch.stack(maps).to(torch.get_default_device(), torch.get_default_dtype()))
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]."""
-        return self.map[None, :, : x.shape[1], self.columns(x, memory)].to(x.dtype)
+        return self.map[None, :, self.rows(x, seen), self.columns(x, seen)].to(x.dtype)
 
 
 class FactorizedRandomLogits(Window):
@@ -94,9 +105,9 @@ class FactorizedRandomLogits(Window):
         self.left = nn.Parameter(torch.randn(heads, self.max_len, rank) * scale)
         self.right = nn.Parameter(torch.randn(heads, self.memory_len + self.max_len, rank) * scale)
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]."""
-        left, right = self.left[:, : x.shape[1]], self.right[:, self.columns(x, memory)]
+        left, right = self.left[:, self.rows(x, seen)], self.right[:, self.columns(x, seen)]
         return (left @ right.transpose(-1, -2))[None]
 
 
@@ -112,21 +123,21 @@ class DenseLogits(Window):
         self.weight = nn.Parameter(_uniform(heads, width, self.memory_len + self.max_len, fan_in=width))
         self.bias = nn.Parameter(torch.zeros(heads, 1, self.memory_len + self.max_len))
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
-        columns = self.columns(x, memory)
+        columns = self.columns(x, seen)
         return self.features(x) @ self.weight[:, :, columns] + _over_rows(self.bias[:, :, columns], x)
 
     def features(self, x: Tensor) -> Tensor:
         """relu(W1 x + b1) in heads, [B, h, T, d_hidden / h]."""
         return split_heads(functional.relu(self.hidden(x)), self.heads)
 
-    def products(self, x: Tensor, memory: Tensor | None, width: int) -> tuple[Tensor, Tensor]:
+    def products(self, x: Tensor, seen: Past | None, width: int) -> tuple[Tensor, Tensor]:
         """Queries [B, h, T, w] and keys [B, h, K, w] whose products are the logits: b2 stands beside W2 and meets a 1.
 
         w is at least `width`; what is more than the logits need is 0.
         """
-        columns = self.columns(x, memory)
+        columns = self.columns(x, seen)
         features = self.features(x)
         keys = torch.cat((self.weight, self.bias), dim=1)[:, :, columns].transpose(1, 2).contiguous()  # [h, K, d_hidden / h + 1]
         spare = max(0, width - keys.shape[-1])
@@ -150,11 +161,11 @@ class FactorizedDenseLogits(Window):
         self.weight = nn.Parameter(_uniform(heads, width, sum(self.lengths), fan_in=width))
         self.bias = nn.Parameter(torch.zeros(heads, 1, sum(self.lengths)))
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
         repeated, tiled = (hidden @ self.weight + _over_rows(self.bias, x)).split(self.lengths, dim=-1)
-        return (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., self.columns(x, memory)]
+        return (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., self.columns(x, seen)]
 
 
 class MixtureLogits(nn.Module):
@@ -175,38 +186,32 @@ class MixtureLogits(nn.Module):
         self.mixing = nn.Parameter(torch.zeros(len(parts), heads))
         self.parts = nn.ModuleDict({part: makers[part]() for part in parts})
 
-    def forward(self, x: Tensor, memory: Tensor | None = None, relative: Relative | None = None) -> Tensor:
+    def keys(self, x: Tensor) -> Tensor | None:
+        """Those of the part self_attention, [B, h, T, d_h]; None without it."""
+        return self.parts["self_attention"].keys(x) if "self_attention" in self.parts else None
+
+    def project_encodings(self, relative: Relative | None) -> Relative | None:
+        """The same for the relative positions."""
+        return self.parts["self_attention"].project_encodings(relative) if "self_attention" in self.parts else None
+
+    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
         """x [B, T, d] -> [B or 1, h, T, K]."""
         weights = torch.softmax(self.mixing, dim=0)[:, None, :, None, None]  # [parts, 1, h, 1, 1]
-        return sum(weight * part(x, memory, relative) for weight, part in zip(weights, self.parts.values()))
+        return sum(weight * part(x, seen) for weight, part in zip(weights, self.parts.values()))
 
 
-class Synthesizer(nn.Module):
+class Synthesizer(Attending):
     """Y = softmax(S(X)) V W_O for logits S of any kind. x [B, T, d] -> [B, T, d]."""
 
-    attends = True
-
-    def __init__(self, config: ModelSettings, logits: nn.Module):
-        super().__init__()
-        self.heads, self.causal = logits.heads, config.causal
-        self.logits = logits
-        self.value = nn.Linear(config.d_model, config.d_model, bias=False)
-        self.output = output_projection(config.d_model, config.d_model, bias=False)
-
-    def attention(
-        self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
-    ) -> Tensor:
-        """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]."""
-        logits = self.logits(x, memory, relative)
+    def attention(self, x: Tensor, seen: Past | None = None, *, mask: Tensor | None = None) -> Tensor:
+        """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]; without `seen` x is all there is."""
+        logits = self.logits(x, seen)
         allowed = allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask)
         return masked_softmax(logits, allowed, every_row_sees=mask is None)
 
-    def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
-    ) -> Tensor:
-        """`mask` [B, T] bool, True = real token; `memory` [B, M', d], normalised as x is."""
-        values = split_heads(self.value(with_memory(x, memory)), self.heads)
-        return self.output(mix_values(self.attention(x, mask=mask, memory=memory, relative=relative), values))
+    def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
+        """`mask` [B, T] bool, True = real token."""
+        return mix_values(self.attention(x, seen, mask=mask), seen.values)
 
 
 class DenseSynthesizer(Synthesizer):
@@ -217,19 +222,15 @@ class DenseSynthesizer(Synthesizer):
     def __init__(self, config: ModelSettings, *, heads: int, d_hidden: int):
         super().__init__(config, DenseLogits(config, heads, d_hidden))
 
-    def forward(
-        self, x: Tensor, *, mask: Tensor | None = None, memory: Tensor | None = None, relative: Relative | None = None
-    ) -> Tensor:
-        """`mask` [B, T] bool, True = real token; `memory` [B, M', d], normalised as x is."""
-        seen = with_memory(x, memory)
-        if seen.shape[1] < self.FUSED_FROM:
-            return super().forward(x, mask=mask, memory=memory)
-        values = split_heads(self.value(seen), self.heads)
-        width = values.shape[-1]
-        query, keys = self.logits.products(x, memory, width)
-        values = functional.pad(values, (0, keys.shape[-1] - width))  # the kernel wants one width
+    def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
+        """`mask` [B, T] bool, True = real token."""
+        if seen.values.shape[2] < self.FUSED_FROM or x.shape[1] == 1:  # one query's map is small
+            return super().mix(x, seen, mask)
+        width = seen.values.shape[-1]
+        query, keys = self.logits.products(x, seen, width)
+        values = functional.pad(seen.values, (0, keys.shape[-1] - width))  # the kernel wants one width
         mixed = attend(x, query, keys, values, causal=self.causal, mask=mask, scale=1.0)
-        return self.output(mixed.unflatten(-1, (self.heads, -1))[..., :width].flatten(2))
+        return mixed.unflatten(-1, (self.heads, -1))[..., :width].flatten(2)
 
 
 class RandomSynthesizer(Synthesizer):

@@ -190,13 +190,13 @@ def prepare(home: Path) -> Path:
     (home / "rules.json").write_text('[{"block": "attention", "at_most": 3, "layers": [0, 2], "name": "few"}, {"cost": "parameters", "at_most": 9}, '
                                      '{"block": ["identity", "feed_forward"], "longest_run": 2, "only_in": [0.0, 0.5]}]')  # fmt: skip
     (home / "labels.json").write_text('["mixture_synthesizer[parts=self_attention+random]", {"block": "feed_forward", "d_inner": 8}, "(sfff)x6(f)x8"]')
-    (home / "tokenizer.json").write_bytes(_tokenizer())
+    (home / "tokenizer.json").write_bytes(made_tokenizer())
     save_checkpoint(home, _Kept().to_checkpoint())
     save_weights(_Kept().model, home / "model.safetensors")
     return home
 
 
-def _tokenizer() -> bytes:
+def made_tokenizer() -> bytes:
     import tokenizers
 
     made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2, " ": 3, "?": 4}, [("a", "b")], unk_token="?"))

@@ -6,9 +6,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
-from derive import Architecture
+from derive import Architecture, build
 from tiny_runs import ROOT, call, error_line, tiny_yaml
 
 DEBUG = ROOT / "configs" / "debug.yaml"
@@ -128,6 +129,55 @@ def test_evaluate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> 
     assert "architecture.json" in error_line(call("evaluate", weights))
     assert "data.split" in error_line(call("evaluate", weights, "--data.split", "train"))
     assert "run.device" in error_line(call("evaluate", debug_run / "retrain" / "par" / "seed-0", "--run.device", "gpu"))
+
+
+def test_generate_goes_on_with_the_prompt(debug_run: Path) -> None:
+    home = debug_run / "retrain" / "par" / "seed-0"
+
+    def made(*options: object) -> str:
+        done = call("generate", home, "--prompt", "Fellow citizens", *options)
+        assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith("Fellow citizens") and done.stdout.endswith("\n")
+        return done.stdout
+
+    assert made("--tokens", 0) == "Fellow citizens\n"
+    assert made("--tokens", 70) == made("--tokens", 70) == made("--tokens", 70, "--seed", 0) == made("--tokens", 70, "--run.seed", 0)
+    assert len({made("--tokens", 70), made("--tokens", 70, "--seed", 5), made("--tokens", 70, "--top_k", 2)}) == 3
+    greedy = made("--tokens", 70, "--temperature", 0)
+    assert greedy == made("--tokens", 70, "--top_k", 1, "--seed", 3) == made("--tokens", 70, "--temperature", 0, "--seed", 3)
+    weights = home / "model.safetensors"
+    model = build(Architecture.load(home / "architecture.json"))
+    model.load_state_dict(load_file(weights))
+    tokens = model.generate(torch.tensor([list(b"Fellow citizens")]), 70, temperature=0)
+    assert call("generate", weights, "--prompt", "Fellow citizens", "--tokens", 70, "--temperature", 0).stdout == greedy
+    assert bytes(tokens[0].tolist()).decode("utf-8", errors="replace") + "\n" == greedy
+
+
+@pytest.mark.parametrize("tokens", ["chars", "words"])
+def test_generate_from_a_network_with_memory_trained_on_ones_own_text(tmp_path: Path, tokens: str) -> None:
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\nand the dog sat on the cat\n" * 200, encoding="utf-8")
+    text = ("--data.name", "text", "--data.path", tmp_path / "text.txt", "--data.tokens", tokens)
+    config = tiny_yaml(tmp_path / "tiny.yaml", model__position="relative", model__memory_len=5, retrain__steps=60, retrain__lr=0.02, retrain__against=[])
+    assert call("retrain", "sqf", "--config", config, *text, "--run.dir", tmp_path / "run").returncode == 0
+    home = tmp_path / "run" / "retrain" / "sqf" / "seed-0"
+    done = call("generate", home, *text, "--prompt", "the cat", "--tokens", 40, "--temperature", 0.5)
+    assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith("the cat")
+    assert len(done.stdout) == 7 + 40 + 1 if tokens == "chars" else len(done.stdout.split()) > 30
+    assert "vocabulary" in error_line(call("generate", home, "--prompt", "the cat"))
+    if tokens == "words":
+        assert "prompt" in error_line(call("generate", home, *text, "--prompt", " "))
+
+
+def test_generate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> None:
+    home = debug_run / "retrain" / "par" / "seed-0"
+    for options, words in (
+        ((), "prompt: expected the text"), (("--prompt", ""), "prompt: expected the text"), (("--prompt", "x", "--tokens", -1), "tokens: expected"),
+        (("--prompt", "x", "--temperature", ".nan"), "temperature: expected"), (("--prompt", "x", "--temperature", -1), "temperature: expected"),
+        (("--prompt", "x", "--top_k", 0), "top_k: expected"), (("--prompt", "x", "--seed", -1), "seed: expected"),
+        (("--prompt", "x", "--data.eval_memory_len", 4), "data.eval_memory_len"), (("--prompt", "x", "--data.tokens", "chars"), "vocabulary"),
+        (("--prompt", "x", "--run.device", "gpu"), "run.device"),
+    ):  # fmt: skip
+        assert words in error_line(call("generate", home, *options))
+    assert "none.safetensors" in error_line(call("generate", tmp_path / "none.safetensors", "--prompt", "x"))
 
 
 def test_latency_prints_every_candidate_and_writes_where_asked(tmp_path: Path) -> None:

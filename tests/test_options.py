@@ -144,6 +144,9 @@ def test_keys_of_other_commands_are_told_apart_from_unknown_ones() -> None:
     assert mistake("x", "--data.split", "3", command="evaluate") == "data.split: expected one of held_out, test, got 3"
     assert mistake("--data.split", "test").startswith("data.split: unknown key")
     assert mistake("par", "--format", "xml", command="show") == "format: expected one of text, json, pattern, tuple, got xml"
+    for key, value, words in (("tokens", "1.5", "an integer, got 1.5"), ("temperature", "hot", "a number, got hot"), ("top_k", "x", "an integer or null, got x")):
+        assert mistake("x", f"--{key}", value, command="generate") == f"{key}: expected {words}"
+    assert mistake("x", "--prompt", "y", command="evaluate").startswith("prompt: unknown key")
     assert mistake(command="show").startswith("ARCH: is missing") and mistake(command="derive").startswith("RUN: is missing")
 
 
@@ -212,7 +215,7 @@ def test_print_config_prints_no_configuration_that_would_be_refused(capsys: pyte
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("command", ["run", "show", "derive", "evaluate", "latency", "retrain"])
+@pytest.mark.parametrize("command", ["run", "show", "derive", "evaluate", "generate", "latency", "retrain"])
 def test_a_run_configuration_serves_every_command(tmp_path: Path, command: str, capsys: pytest.CaptureFixture) -> None:
     path = written(tmp_path, Config().to_yaml())
     (tmp_path / "config.yaml").write_bytes(path.read_bytes())

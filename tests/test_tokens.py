@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nas.tokens import Characters, TokenizerFile, Words, build_encoder, smallest_dtype, vocabulary_id
+from nas.tokens import Characters, TokenizerFile, Words, build_encoder, restored_encoder, smallest_dtype, vocabulary_id
 from supernet.errors import UserError
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -33,6 +33,17 @@ def test_characters_are_numbered_by_code_point_and_the_unknown_is_last() -> None
     assert encoder.vocab_size == 8
     assert encoder.encode("ab\r\nz🙂").tolist() == [3, 4, 2, 1, 7, 6]
     assert encoder.end_of_file("ab").size == 0
+
+
+@pytest.mark.parametrize(("kind", "text", "again"), [("chars", "a🙂b\n\u00e9 z", None), ("words", "the cat\n\nthe  dog", "the cat\n\nthe dog")])
+def test_an_encoder_restored_from_its_symbols_is_the_one_that_was_fitted(kind: str, text: str, again: str | None) -> None:
+    fitted = build_encoder(kind)
+    fitted.fit([text])
+    restored = restored_encoder(kind, fitted.symbols, kind)
+    assert restored.encode(text + " new").tolist() == fitted.encode(text + " new").tolist()
+    assert vocabulary_id(restored) == vocabulary_id(fitted)
+    assert restored.decode(fitted.encode(text)) == (again or text)
+    assert restored_encoder("bytes", [], "bytes") is None
 
 
 def test_words_are_numbered_by_frequency_after_the_line_end() -> None:
