@@ -17,6 +17,7 @@ from nas.latency import LayerTimes, measure_network, shape_of
 from nas.machine import Machine
 from nas.train import load_weights
 from supernet.errors import RunFailed
+from supernet.inference import for_inference
 
 COLUMNS = ("name", "seed", "pattern", "parameters", "flops_per_token", "latency_ms", "steps", "held_out_loss", "perplexity",
            "bits_per_character", "relative_flops", "standard_error", "predicted_latency_ms")  # fmt: skip
@@ -44,7 +45,7 @@ def _latency(home: Path, config: Config, machine: Machine) -> float:
     arch = Architecture.load(home / "architecture.json")
     model = build(arch)
     load_weights(model, home / "model.safetensors")
-    return measure_network(model.to(machine.device), shape_of(config), machine)["median_ms"]
+    return measure_network(for_inference(model).to(machine.device), shape_of(config), machine)["median_ms"]
 
 
 def _row(home: Path, seed: int, times: dict[str, float], config: Config, corpus: Corpus) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from nas.machine import Machine
 from nas.stop import StopFlag, Stopped
@@ -76,10 +75,15 @@ def average(machine: Machine, tensors: list[Tensor]) -> None:
         tensor.detach().copy_(mean.view_as(tensor))
 
 
+def is_shared(value: Any) -> bool:
+    """Whether a value is a tensor of which every process holds a part (a DTensor)."""
+    return hasattr(value, "full_tensor")
+
+
 def average_gradients(machine: Machine, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     """Average the gradients of the optimizer's parameters, and the loss; sharded ones FSDP has averaged already."""
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    average(machine, [loss, *(gradient for gradient in gradients if not isinstance(gradient, DTensor))])
+    average(machine, [loss, *(gradient for gradient in gradients if not is_shared(gradient))])
 
 
 def require_equal(machine: Machine, values: Tensor, name: str) -> None:

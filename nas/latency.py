@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.benchmark import Timer
 
 from derive import Architecture
 from nas.config import Config
@@ -22,10 +21,11 @@ from nas.machine import Machine
 from supernet.attention import Relative
 from supernet.backbone import Network, sinusoids
 from supernet.blocks import parse_candidate
+from supernet.inference import for_inference
 from supernet.layers import Context, IdentityLayer, build_layer
 from supernet.settings import ModelSettings
 
-SECONDS = 0.1  # measured a candidate and mode
+SECONDS = 0.05  # measured a candidate and mode
 COPIES = 4  # of a layer in a row, each with weights of its own: one alone would find them in the processor's nearest cache
 THREADS = 1  # on a CPU: several threads wait for each other whenever anything else runs, and the figure means nothing
 Row = dict[str, float]
@@ -34,16 +34,17 @@ Row = dict[str, float]
 def measure_candidates(config: Config, settings: ModelSettings, machine: Machine) -> dict[str, Any]:
     """`latency.json`: median and spread (interquartile range) of each candidate with its norm and residual, in ms.
 
-    Forward without gradient ("inference"; batch 1 by default, the setting of PAR's tables), and under "training" forward and
-    backward; `surroundings` is a network of `model.layers` identities: embedding, memory, final norm and head.
+    Forward without gradient, of layers as `for_inference` makes them (batch 1 by default, the setting of PAR's tables), and under
+    "training" forward and backward; `surroundings` is a network of `model.layers` identities: embedding, memory, final norm and head.
     """
-    shape = shape_of(config)
+    shape, compiled = shape_of(config), config.run.compile
     labels = [candidate.label for candidate in config.candidates(settings)]
     around = Network(settings, [IdentityLayer() for _ in range(config.model.layers)]).to(machine.device)
-    modes = [{"candidates": {}, "surroundings": measure_network(around, shape, machine, backward=backward)} for backward in (False, True)]
+    modes = [{"candidates": {}, "surroundings": measure_network(model, shape, machine, backward=backward)}
+             for backward, model in ((False, for_inference(around)), (True, around))]  # fmt: skip
     for label in dict.fromkeys([*labels, *BASELINE]):
-        layers = layer_stack(label, settings, machine, compiled=config.run.compile)
         for backward, mode in enumerate(modes):
+            layers = layer_stack(label, settings, machine, compiled=compiled, trains=bool(backward))
             mode["candidates"][label] = measure_layers(layers, settings, shape, machine, backward=bool(backward))
     inference, training = modes
     return {
@@ -63,16 +64,17 @@ def shape_of(config: Config) -> tuple[int, int]:
     return config.latency.batch_size, config.latency.seq_len or config.data.seq_len
 
 
-def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compiled: bool = False) -> nn.ModuleList:
-    """COPIES layers of a candidate."""
-    layers = nn.ModuleList(build_layer(parse_candidate(label, settings), settings, number) for number in range(COPIES))
+def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compiled: bool = False, trains: bool = False) -> nn.ModuleList:
+    """COPIES layers of a candidate, unless it trains as `for_inference` makes them: none where they are identities."""
+    model = Network(settings, [build_layer(parse_candidate(label, settings), settings, number) for number in range(COPIES)])
+    layers = (model if trains else for_inference(model)).layers.to(machine.device)
     for layer in layers if compiled else ():
         layer.compile()
-    return layers.to(machine.device)
+    return layers
 
 
 def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
-    """A row for one of some equal layers that run one after the other on [B, T, d] activations, with their memory full."""
+    """A row for one of COPIES layers that run one after the other on [B, T, d] activations, with their memory full."""
     x = torch.randn(*shape, settings.d_model, device=machine.device, requires_grad=backward)
     context = Context(None, full_memory(settings, shape[0], machine), every_distance(settings, shape[1], machine))
 
@@ -83,7 +85,7 @@ def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[
         return y
 
     row = _measure(layers, forward, [x, *layers.parameters()], machine, backward=backward)
-    return {"median_ms": round(row["median_ms"] / len(layers), 6), "spread_ms": round(row["spread_ms"] / len(layers), 6), "runs": row["runs"]}
+    return {"median_ms": round(row["median_ms"] / COPIES, 6), "spread_ms": round(row["spread_ms"] / COPIES, 6), "runs": row["runs"]}
 
 
 def full_memory(settings: ModelSettings, batch: int, machine: Machine) -> Tensor | None:
@@ -141,7 +143,7 @@ class LayerTimes:
             return self.table["surroundings"]["median_ms"]
         depth = len(arch.layers)
         if (depth, arch.model) not in self.measured:
-            model = Network(arch.model, [IdentityLayer() for _ in range(depth)]).to(self.machine.device)
+            model = for_inference(Network(arch.model, [IdentityLayer() for _ in range(depth)])).to(self.machine.device)
             self.measured[depth, arch.model] = measure_network(model, shape_of(self.config), self.machine)["median_ms"]
         return self.measured[depth, arch.model]
 
@@ -170,6 +172,8 @@ def _measure(module: nn.Module, forward: Callable[[], Tensor], inputs: Iterable[
 
 def _times_on_cpu(call: Callable[[], None]) -> list[float]:
     """Milliseconds of calls, in blocks where one is too short to time: those of this process, which does not count while others run."""
+    from torch.utils.benchmark import Timer  # two thirds of a second to import
+
     timer = Timer("call()", globals={"call": call}, num_threads=THREADS, timer=time.process_time)
     timed = timer.blocked_autorange(min_run_time=SECONDS)
     return [seconds * 1e3 for seconds in timed.times for _ in range(timed.number_per_run)]

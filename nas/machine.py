@@ -45,6 +45,7 @@ def choose_machine(run: RunConfig) -> Machine:
         raise SettingError("run.device", f"{run.device}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
     if run.shard and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         raise SettingError("run.shard", "the weights can be shared out among several processes only: torchrun --nproc-per-node K search.py ...")
-    torch.use_deterministic_algorithms(run.deterministic)
+    if torch.are_deterministic_algorithms_enabled() != run.deterministic:  # setting it imports torch's compiler, whatever the value
+        torch.use_deterministic_algorithms(run.deterministic)
     precision = run.precision if run.precision != "auto" else ("bf16" if kind == "cuda" else "fp32")
     return Machine(torch.device(name), {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision])

@@ -24,10 +24,8 @@ from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
 from nas.machine import Machine, choose_machine
 from nas.memory import check_disk, check_search_memory, check_training_memory
-from nas.plots import draw_all
 from nas.preflight import check_derivable, check_run, from_search
 from nas.process import count_workers, run_jobs
-from nas.report import write_report
 from nas.run_folder import choose_folder, open_run_folder
 from nas.run_readers import read_timings
 from nas.stop import StopFlag
@@ -57,9 +55,23 @@ def run_everything(config: Config, stop: StopFlag) -> None:
                 retrain_stage(config, [*wanted, *contenders, *against], folder, stop)
             with timed(folder, "comparison and pictures"):
                 compare_stage(config, corpus, folder, [*derived, *(arch.name for arch in contenders)])
-                draw_all(folder)
-            write_report(folder)
+                draw_pictures(folder)
+            write_page(folder)
         print_result(folder)
+
+
+def draw_pictures(folder: Path) -> None:
+    """Every picture of the run; the libraries for it take a second to import, which no first step should wait for."""
+    from nas.plots import draw_all
+
+    draw_all(folder)
+
+
+def write_page(folder: Path) -> None:
+    """The run's page."""
+    from nas.report import write_report
+
+    write_report(folder)
 
 
 def time_after_search(config: Config, corpus: Corpus) -> str:
@@ -81,8 +93,8 @@ def search_only(config: Config, stop: StopFlag) -> None:
         if not page_follows(last) or not all(map(search_finished, seed_folders(folder, config).values())):
             with stop.deferred():
                 search_stage(config, corpus, folder, stop)
-            draw_all(folder)
-            write_report(folder)
+            draw_pictures(folder)
+            write_page(folder)
         print_verdicts(folder)
 
 
@@ -106,8 +118,8 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
         if not all((home / "result.json").exists() for home in homes) or not page_follows(folder / "comparison.json"):
             retrain_stage(config, architectures, folder, stop)
             compare_stage(config, corpus, folder, [arch.name for arch in wanted])
-            draw_all(folder)
-            write_report(folder)
+            draw_pictures(folder)
+            write_page(folder)
         print_comparison(folder, [arch.name for arch in wanted])
 
 

@@ -70,7 +70,9 @@ def check_derivable(config: Config, settings: ModelSettings, latency: dict[str, 
     if unit != "ms" or latency:
         budget = config.search.budget if config.derive.budget is None else config.derive.budget
         uniform = np.full((layers, len(labels)), 1 / len(labels))
-        solve(Problem(uniform, by_unit[unit] / (layers / 2 * pair), budget, rules))
+        costs = by_unit[unit] / (layers / 2 * pair)
+        if rules or (budget is not None and layers * costs.min() > budget):  # else the cheapest layout is one; the solver takes a second to import
+            solve(Problem(uniform, costs, budget, rules))
 
 
 def _costs(candidates: list[Any], settings: ModelSettings, seq_len: int, which: int) -> np.ndarray:

@@ -5,15 +5,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
-from nas.distributed import processes
+from nas.distributed import is_shared, processes
 from nas.machine import Machine
 
-WHOLE = StateDictOptions(full_state_dict=True)
+# torch's modules for sharding are imported where they are used: together they take two seconds, and few runs need them.
 
 
 def shard(model: nn.Module, machine: Machine) -> None:
@@ -21,6 +17,9 @@ def shard(model: nn.Module, machine: Machine) -> None:
 
     The alphas stay whole everywhere.
     """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
     mesh = init_device_mesh(machine.device.type, (machine.world,))
     for layer in model.layers:
         for unit in getattr(layer, "candidates", [layer]):
@@ -35,25 +34,31 @@ def gathered(value: Any) -> Any:
         return {key: gathered(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(gathered(item) for item in value)
-    return value.full_tensor().cpu() if isinstance(value, DTensor) else value
+    return value.full_tensor().cpu() if is_shared(value) else value
 
 
 def whole_weights(model: nn.Module) -> dict[str, torch.Tensor]:
     """The model's whole state, in every process; all must call it."""
-    return gathered(get_model_state_dict(model, options=WHOLE)) if is_sharded(model) else dict(model.state_dict())
+    if not is_sharded(model):
+        return dict(model.state_dict())
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    return gathered(get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)))
 
 
 def load_whole_weights(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
     """Give a model, sharded or not, its whole state; keys are strict."""
-    if is_sharded(model):
-        set_model_state_dict(model, saved, options=WHOLE)
-    else:
+    if not is_sharded(model):
         model.load_state_dict(saved)
+        return
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+    set_model_state_dict(model, saved, options=StateDictOptions(full_state_dict=True))
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether the model's weights are shared out among the processes."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    return any(map(is_shared, model.parameters()))
 
 
 def scattered_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -84,6 +89,8 @@ def scattered_rows(memory: torch.Tensor | None, model: nn.Module) -> torch.Tenso
 
 
 def _like(value: torch.Tensor, sharded: torch.Tensor | None) -> torch.Tensor:
-    if not isinstance(sharded, DTensor):
+    if not is_shared(sharded):
         return value
+    from torch.distributed.tensor import distribute_tensor
+
     return distribute_tensor(value.to(sharded.device), sharded.device_mesh, sharded.placements)

@@ -58,7 +58,8 @@ class Decoder:
         self.streaming = list(itertools.takewhile(lambda layer: getattr(layer, "streams", False), model.layers))
         self.others = list(model.layers)[len(self.streaming) :]
         self.pasts: list[Past | None] = [None] * len(self.streaming)
-        self.inputs: list[Tensor] = []  # of the other layers, [B, n, d] each
+        self.window_input: Tensor | None = None  # of the first of the other layers, [B, n, d]
+        self.inputs: list[Tensor] = []  # of each of them where the model has a memory
         self.memory: Tensor | None = None  # theirs, [layers, B, M', d]
         self.length = 0
         self.relative = model.relative(model.memory_len + model.settings.max_len, model.embedding.weight[None])
@@ -92,7 +93,7 @@ class Decoder:
         self.pasts = [past and past.last(self.model.memory_len) for past in self.pasts]
         if self.others:
             self.memory = self.model.next_memory(self.memory, self.inputs) if self.model.settings.memory_len else None
-        self.inputs, self.length = [], 0
+        self.window_input, self.inputs, self.length = None, [], 0
 
     def _advance(self, tokens: Tensor) -> Tensor:
         """The last layer's output at the new positions [B, t, d], or at all of the window [B, n, d]."""
@@ -101,8 +102,8 @@ class Decoder:
         for index, layer in enumerate(self.streaming):
             x, self.pasts[index] = layer.extend(x, self.pasts[index], self.relative)
         if self.others:
-            x = torch.cat((*self.inputs[:1], x), dim=1)
-            x, self.inputs = self.model.run_layers(x, self.others, self.memory)
+            self.window_input = x if self.window_input is None else torch.cat((self.window_input, x), dim=1)
+            x, self.inputs = self.model.run_layers(self.window_input, self.others, self.memory)
         return x
 
 

@@ -69,11 +69,18 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("backward", [False, True])
 def test_layers_run_forward_alone_or_forward_and_backward(backward: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, settings = watched(monkeypatch), ModelSettings.from_mapping({**MODEL, "dropout": 0.1})
-    layers = layer_stack("feed_forward", settings, CPU)
+    layers = layer_stack("feed_forward", settings, CPU, trains=backward)
     assert len({layer.block.inner.weight.data_ptr() for layer in layers}) == nas.latency.COPIES
     row = measure_layers(layers, settings, (5, 7), CPU, backward=backward)
     assert set(seen) == {((5, 7, 16), backward, backward)} and row["runs"] <= len(seen)
     assert all(parameter.grad is None for parameter in layers.parameters())
+
+
+def test_layers_are_measured_as_a_network_for_inference_has_them() -> None:
+    settings = ModelSettings.from_mapping(MODEL)
+    assert type(layer_stack("random_synthesizer", settings, CPU)[0].block).__name__ == "StoredMap"
+    assert type(layer_stack("random_synthesizer", settings, CPU, trains=True)[0].block).__name__ == "RandomSynthesizer"
+    assert len(layer_stack("identity", settings, CPU)) == 0
 
 
 def test_a_deeper_model_takes_longer() -> None:
