@@ -151,6 +151,8 @@ class SearchConfig:
     """sampled: layouts that one step of the alphas compares on a batch"""
     clip: float = 1.0
     """largest norm of the weights' gradient, and of the alphas' gradient, each for itself"""
+    share_values: bool = False
+    """whether a layer's candidates of the attention kind share norm, values and output projection"""
     cost: Literal["none", "latency", "flops", "parameters"] = "flops"
     """what is held against the budget"""
     cost_weight: float = 1.0
@@ -266,7 +268,10 @@ class Config:
             raise SettingError("data.order", "random crops have no text before them to remember; use contiguous, or model.memory_len 0")
         check_shares("retrain.rungs", self.retrain.rungs)
         settings = self.model.settings(vocab_size=max([256, *(cutoff + 1 for cutoff in self.model.cutoffs)]), seq_len=self.data.seq_len)
-        self.candidates(settings)
+        kinds = sum(candidate.attention_like for candidate in self.candidates(settings))
+        if self.search.share_values and (kinds < 2 or self.run.shard):
+            why = "run.shard parts each candidate's weights" if self.run.shard else f"search.blocks has {kinds} of the attention kind"
+            raise SettingError("search.share_values", f"nothing to share: {why}; use false")
         if self.search.warmup_steps >= self.search.steps:
             raise SettingError(
                 "search.warmup_steps", f"{self.search.warmup_steps} leaves no step for the alphas; use less than search.steps"

@@ -95,7 +95,7 @@ def _tokens_a_step(config: Config) -> int:
 def _print_sizes(config: Config, settings: ModelSettings, against: list[Architecture], machine: Machine) -> None:
     with torch.device("meta"):
         values = {**settings.to_mapping(), "task": settings.task, "layers": config.model.layers}
-        net = Supernet(values, config.candidates(settings))
+        net = Supernet(values, config.candidates(settings), share_values=config.search.share_values)
         rows = [("supernet", sum(parameter.numel() for parameter in net.weight_parameters()))]
         rows += [(arch.name, sum(parameter.numel() for parameter in build(arch).parameters())) for arch in against]
     there = available_memory(machine.device)

@@ -73,7 +73,7 @@ def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> 
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
     torch.manual_seed(seed_from(seed, "initial weights"))
     values = {**settings.to_mapping(), "task": settings.task, "layers": config.model.layers}
-    net = Supernet(values, config.candidates(settings)).to(machine.device)
+    net = Supernet(values, config.candidates(settings), share_values=config.search.share_values).to(machine.device)
     if config.run.compile:
         for layer in net.layers:
             for candidate in layer.candidates:

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from supernet.attention import Past, Relative, with_memory
 from supernet.blocks import Candidate, all_options, block_class
 from supernet.settings import ModelSettings
+from supernet.shared_values import attend_together, tie_values
 
 
 class Context(NamedTuple):
@@ -105,11 +106,13 @@ class IdentityLayer(nn.Module):
 
 
 class MixedLayer(nn.Module):
-    """sum_c gate_c F_c(X) over the candidates c (PAR, section 2)."""
+    """sum_c gate_c F_c(X) over the candidates c (PAR, section 2); with `share_values` see supernet.shared_values."""
 
-    def __init__(self, candidates: Sequence[Candidate], settings: ModelSettings, layer: int):
+    def __init__(self, candidates: Sequence[Candidate], settings: ModelSettings, layer: int, *, share_values: bool = False):
         super().__init__()
         self.candidates = nn.ModuleList(build_layer(candidate, settings, layer) for candidate in candidates)
+        tied = tie_values(self.candidates) if share_values else []
+        self.tied = set(tied) if settings.norm == "pre" else set()  # a norm after the residual cannot be taken out of the sum
 
     def forward(self, x: Tensor, context: Context, *mixtures: Mixture) -> Tensor:
         """One mixture for each group of the rows of x [B, T, d], which follow each other.
@@ -129,7 +132,13 @@ class MixedLayer(nn.Module):
     def _mix(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:
         if mixture.gates is None:
             return context.run(self.candidates[mixture.active[0]], x)
-        return sum(context.run(partial(_times, self.candidates[index]), x, mixture.gates[index]) for index in mixture.active)
+        together = [index for index in mixture.active if index in self.tied]
+        alone = mixture.active if len(together) < 2 else [index for index in mixture.active if index not in self.tied]
+        terms = [context.run(partial(_times, self.candidates[index]), x, mixture.gates[index]) for index in alone]
+        if len(together) >= 2:
+            layers = [self.candidates[index] for index in together]
+            terms.append(context.run(partial(attend_together, layers), x, mixture.gates[together]))
+        return sum(terms)
 
 
 def _times(layer: nn.Module, x: Tensor, gate: Tensor, context: Context) -> Tensor:

@@ -17,15 +17,18 @@ class Supernet(Backbone):
     """N layers of C candidates each. `net(tokens, gates)` -> logits, with memory_len > 0 (logits, memory).
 
     `model_config` is a mapping with the keys of a file's "model", plus "task" and "layers"; `candidates` are labels or objects.
-    `alphas` [N, C] start at 0, so all candidates are equally likely. Raises SettingError for what does not fit.
+    With `share_values` the attention kinds of a layer share norm, values and output projection; a network built from one of them
+    has weights of its own. `alphas` [N, C] start at 0, so all candidates are equally likely. Raises SettingError for what does not fit.
     """
 
-    def __init__(self, model_config: Mapping[str, Any], candidates: Sequence[str | Mapping[str, Any] | Candidate]):
+    def __init__(
+        self, model_config: Mapping[str, Any], candidates: Sequence[str | Mapping[str, Any] | Candidate], *, share_values: bool = False
+    ):
         values = dict(model_config)
         layers = check_int(values.pop("layers", None), "model.layers", least=1)
         settings = ModelSettings.from_mapping(values, task=values.pop("task", "causal_lm"))
         self_candidates = parse_candidates(candidates, settings)
-        super().__init__(settings, [MixedLayer(self_candidates, settings, layer) for layer in range(layers)])
+        super().__init__(settings, [MixedLayer(self_candidates, settings, layer, share_values=share_values) for layer in range(layers)])
         self.candidates = self_candidates
         self.alphas = nn.Parameter(torch.zeros(layers, len(self_candidates)))
 

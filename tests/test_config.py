@@ -240,6 +240,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
         "cost": "parameters", "cost_weight": 0.5, "budget": 0.4, "evaluate_every": 9, "evaluate_tokens": 128,
     }.items()},
     "search.arch_samples": (3, searched, {"search__relaxation": "sampled"}),
+    "search.share_values": (True, searched, {"search__blocks": ["self_attention", "random_synthesizer", "feed_forward", "identity"]}),
     "search.mixture": (0.9, searched, {"search__relaxation": "sampled"}),
     "search.active": (2, searched, {"search__relaxation": "gumbel"}),
     "search.seeds": (2, lambda config, folder: seed_folders(folder, config), {}),
