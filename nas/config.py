@@ -130,7 +130,7 @@ class SearchConfig:
     warmup_steps: int = 800
     """first steps, in which the alphas are frozen at equal probabilities"""
     mixture: float = 0.25
-    """sampled: share of the warm-up in which every candidate runs at equal gates; in the rest each gets its share of the rows"""
+    """sampled: share of the warm-up in which every candidate runs at equal gates; in the rest each runs equally often"""
     relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "sampled"
     """how alphas become gates"""
     temperature_start: float = 2.0

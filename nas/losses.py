@@ -26,7 +26,7 @@ def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
 def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any) -> Tensor:
     """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph.
 
-    `gates` and the options (`rows`, `skip_zeros`) are for a supernet; `memory` for a model that has one.
+    `gates` and the option `skip_zeros` are for a supernet; `memory` for a model that has one.
     """
     return segment_loss(model, batch, machine, *gates, **options)[0]
 
@@ -53,30 +53,18 @@ def carried(memory: Tensor | None, batch: Batch) -> dict[str, Tensor]:
 
 
 def part_losses(
-    model: nn.Module, batch: Batch, machine: Machine, gates: Tensor | None = None, *, size: int | None, memory: Tensor | None,
-    rows: list[int] | None = None, **options: Any,
-) -> Iterator[tuple[Tensor, Tensor | None]]:  # fmt: skip
+    model: nn.Module, batch: Batch, machine: Machine, *gates: Tensor, size: int | None, memory: Tensor | None, **options: Any
+) -> Iterator[tuple[Tensor, Tensor | None]]:
     """(loss times its share of the batch, next memory) of each `size` rows (None: of all), in order; the losses sum to the batch's.
 
-    Only one part's graph need live at a time. `rows` are those of the groups of gates [G, N, C].
+    Only one part's graph need live at a time. `gates` and the options are a supernet's.
     """
     count = len(batch.tokens)
     for first in range(0, count, size or count):
         span = slice(first, min(first + (size or count), count))
         past = {name: value[:, span] for name, value in carried(memory, batch).items()}
-        groups = () if gates is None else (gates,)
-        if rows is not None:
-            groups, options["rows"] = _groups_within(gates, rows, span, keep_empty=machine.world > 1)
-        loss, following = segment_loss(model, batch.tokens[span], machine, *groups, **past, **options)
+        loss, following = segment_loss(model, batch.tokens[span], machine, *gates, **past, **options)
         yield loss * ((span.stop - span.start) / count), following
-
-
-def _groups_within(gates: Tensor, rows: list[int], span: slice, *, keep_empty: bool) -> tuple[tuple[Tensor], list[int]]:
-    """The groups that have rows in a span of the batch, and how many; with `keep_empty` the others too, as other processes may need."""
-    ends = np.cumsum(rows).clip(span.start, span.stop)
-    inside = np.diff(ends, prepend=span.start).tolist()
-    kept = [group for group, size in enumerate(inside) if size or keep_empty]
-    return (gates[kept],), [inside[group] for group in kept]
 
 
 def join_memories(parts: list[Tensor | None]) -> Tensor | None:

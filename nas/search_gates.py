@@ -1,45 +1,36 @@
-"""Which candidates run in a step of the search, and on which rows: a function of (seed, step) and the alphas alone."""
-
-import itertools
+"""Which candidates run in a step of the search: a function of (seed, step) and the alphas alone."""
 
 import torch
 from torch import Tensor
 
 from nas.config import Config, SearchConfig
-from nas.machine import Machine
 from nas.process import generator_from
 from supernet.gates import RELAXATIONS, gumbel_noise, keep_largest, temperature_at
-from supernet.supernet import Supernet, split_sizes
+from supernet.supernet import Supernet
 
 
-def weight_gates(net: Supernet, config: Config, seed: int, step: int, rows: int) -> Tensor:
-    """Gates of a weight step on so many rows, those of all processes: [N, C], or [G, N, C] for G groups of them.
+def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
+    """Gates [N, C] of a weight step.
 
-    The relaxation's gates at the alphas. Only in the warm-up of `sampled` every candidate runs: at first at equal gates, which
-    leads the shared weights away from a bigram model's loss, then each on its share of the rows, so that all are trained
-    equally (Chu et al. 2021, FairNAS) at the price of one candidate a layer.
+    The relaxation's gates at the alphas. Only in the warm-up of `sampled` do the alphas not matter: at first every candidate runs at
+    equal gates, which leads the shared weights away from a bigram model's loss, then each runs equally often (Chu et al. 2021, FairNAS).
     """
     settings = config.search
     layers, candidates = net.alphas.shape
     if settings.relaxation == "sampled" and step < settings.warmup_steps:
         if step < settings.mixture * settings.warmup_steps:
             return torch.full((layers, candidates), 1 / candidates)
-        return fair_gates(layers, candidates, min(candidates, rows), generator_from(seed, "fair order", step))
+        return fair_path(layers, candidates, seed, step)
     noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
     return relaxed_gates(settings, net.alphas.detach().cpu(), noise, step)
 
 
-def fair_gates(layers: int, candidates: int, groups: int, generator: torch.Generator) -> Tensor:
-    """One-hot gates [G, N, C]: in each layer every candidate gets another group of rows, so that one step trains all equally."""
-    orders = torch.stack([torch.randperm(candidates, generator=generator)[:groups] for _ in range(layers)], dim=1)  # [G, N]
-    return torch.nn.functional.one_hot(orders, candidates).float()
-
-
-def own_rows(groups: int, batch_size: int, machine: Machine) -> list[int]:
-    """How many of this process's rows lie in each group of the whole batch's; of its rows process r has r, r + world, ..."""
-    ends = itertools.accumulate(split_sizes(machine.world * batch_size, groups), initial=0)
-    before = [len(range(machine.rank, end, machine.world)) for end in ends]
-    return [second - first for first, second in itertools.pairwise(before)]
+def fair_path(layers: int, candidates: int, seed: int, step: int) -> Tensor:
+    """One-hot gates [N, C]: in every C steps each candidate of each layer runs once, in an order drawn anew, apart for each layer."""
+    turn, place = divmod(step, candidates)
+    generator = generator_from(seed, "fair order", turn)
+    orders = torch.stack([torch.randperm(candidates, generator=generator) for _ in range(layers)])  # [N, C]
+    return torch.nn.functional.one_hot(orders[:, place], candidates).float()
 
 
 def relaxed_gates(settings: SearchConfig, alphas: Tensor, noise: Tensor, step: int) -> Tensor:

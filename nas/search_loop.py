@@ -28,7 +28,7 @@ from nas.machine import Machine
 from nas.optimizers import build_adamw, learning_rate
 from nas.process import generator_from, own_part, seed_from, versions
 from nas.scoring import write_layouts
-from nas.search_gates import own_rows, relaxed_gates, temperature, weight_gates
+from nas.search_gates import relaxed_gates, temperature, weight_gates
 from nas.sharding import gathered_rows, scattered_rows, shard
 from nas.stop import StopFlag
 from nas.train import evaluate, passes
@@ -135,8 +135,7 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
 def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, float]:
     """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
     settings, step, net = config.search, state.step, state.model
-    gates = weight_gates(net, config, seed, step, machine.world * config.data.batch_size).detach()
-    rows = own_rows(len(gates), config.data.batch_size, machine) if gates.ndim == 3 else None
+    gates = weight_gates(net, config, seed, step).detach()
     torch.manual_seed(seed_from(seed, "dropout", step, *own_part(machine)))
     batch = training_batch(corpus, "weights", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="weights",
                            segment=step)  # fmt: skip
@@ -144,7 +143,7 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
     net.recompute = config.run.recompute == "all"
     net.alphas.requires_grad_(False)
     try:
-        losses = part_losses(net, batch, machine, gates, size=config.data.micro_batch_size, memory=state.memory, rows=rows)
+        losses = part_losses(net, batch, machine, gates, size=config.data.micro_batch_size, memory=state.memory)
         value = state.descend(losses, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
     finally:
         net.alphas.requires_grad_(True)

@@ -25,11 +25,6 @@ class Context(NamedTuple):
     relative: Relative | None = None
     recompute: bool = False
 
-    def split(self, sizes: Sequence[int]) -> list["Context"]:
-        """The contexts of groups of so many rows."""
-        masks, memories = ([None] * len(sizes) if one is None else one.split(sizes) for one in (self.mask, self.memory))
-        return [self._replace(mask=mask, memory=memory) for mask, memory in zip(masks, memories)]
-
     def run(self, function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
         """function(*arguments, self), recomputed in the backward pass where that is asked for (Chen et al. 2016)."""
         if self.recompute and torch.is_grad_enabled():
@@ -38,9 +33,8 @@ class Context(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """What a mixed layer makes of so many rows: gates [C] and the candidates that run; without gates the one that stands alone."""
+    """What a mixed layer makes of its input: gates [C] and the candidates that run; without gates the one that stands alone."""
 
-    rows: int
     gates: Tensor | None
     active: Sequence[int]
 
@@ -114,22 +108,8 @@ class MixedLayer(nn.Module):
         tied = tie_values(self.candidates) if share_values else []
         self.tied = set(tied) if settings.norm == "pre" else set()  # a norm after the residual cannot be taken out of the sum
 
-    def forward(self, x: Tensor, context: Context, *mixtures: Mixture) -> Tensor:
-        """One mixture for each group of the rows of x [B, T, d], which follow each other.
-
-        The candidate of an empty group runs on the first row, of which nothing is kept, so that its gradients are 0 rather than none:
-        of several processes, another may have rows in that group, and all must run the same blocks in the same order.
-        """
-        if len(mixtures) == 1:
-            return self._mix(x, context, mixtures[0])
-        sizes = [mixture.rows for mixture in mixtures]
-        first = context.split([1, len(x) - 1])[0]
-        return torch.cat([
-            self._mix(rows, part, mixture) if mixture.rows else self._mix(x[:1], first, mixture)[:0]
-            for rows, part, mixture in zip(x.split(sizes), context.split(sizes), mixtures)
-        ])  # fmt: skip
-
-    def _mix(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:
+    def forward(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:
+        """x [B, T, d] -> [B, T, d]."""
         if mixture.gates is None:
             return context.run(self.candidates[mixture.active[0]], x)
         together = [index for index in mixture.active if index in self.tied]

@@ -47,43 +47,29 @@ class Supernet(Backbone):
 
     def forward(
         self, tokens: Tensor, gates: Tensor, *, memory: Tensor | None = None, padding_mask: Tensor | None = None,
-        skip_zeros: bool = False, rows: Sequence[int] | None = None,
+        skip_zeros: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
         """tokens [B, T] int64, gates [N, C] with rows that sum to 1 -> logits [B, T, V]; see Backbone.run.
 
-        Gates [G, N, C] are those of G groups of the batch's rows, which follow each other: of `rows` rows each, or G <= B groups as
-        equal as can be, the first ones larger (torch.tensor_split). A candidate whose gate is a constant 0 is not run; with `skip_zeros`
-        neither is one whose 0 carries a gradient, as `keep_largest` makes them. Constant gates that lie on the CPU tell which
-        candidates to run without waiting for the device.
+        A candidate whose gate is a constant 0 is not run; with `skip_zeros` neither is one whose 0 carries a gradient, as
+        `keep_largest` makes them. Constant gates that lie on the CPU tell which candidates to run without waiting for the device.
         """
-        groups = gates if gates.ndim == 3 else gates[None]
-        if groups.shape[1:] != self.alphas.shape or not (1 <= len(groups) <= max(len(tokens), 1) or rows is not None):
-            shape = ", ".join(map(str, self.alphas.shape))
-            raise ValueError(f"gates must be ({shape}), got {tuple(gates.shape)}; or (G, {shape}) for up to {len(tokens)} groups of rows")
-        sizes = split_sizes(len(tokens), len(groups)) if rows is None else rows
-        if len(sizes) != len(groups) or sum(sizes) != len(tokens):
-            raise ValueError(f"rows must be {len(groups)} numbers that sum to {len(tokens)}, got {list(sizes)}")
-        run_all = gates.requires_grad and not skip_zeros
-        mixtures = [
-            _mixtures(size, group.to(tokens.device), None if run_all else group.tolist()) for size, group in zip(sizes, groups)
-        ]  # fmt: skip
-        return self.run(tokens, list(zip(*mixtures)), memory=memory, padding_mask=padding_mask)
+        if gates.shape != self.alphas.shape:
+            raise ValueError(f"gates must be {tuple(self.alphas.shape)}, got {tuple(gates.shape)}")
+        values = None if gates.requires_grad and not skip_zeros else gates.tolist()
+        mixtures = _mixtures(gates.to(tokens.device), values)
+        return self.run(tokens, [(mixture,) for mixture in mixtures], memory=memory, padding_mask=padding_mask)
 
 
-def split_sizes(rows: int, groups: int) -> list[int]:
-    """The sizes of groups as equal as can be, the first ones larger, as torch.tensor_split makes them."""
-    return [rows // groups + (group < rows % groups) for group in range(groups)]
-
-
-def _mixtures(rows: int, gates: Tensor, values: list[list[float]] | None) -> list[Mixture]:
+def _mixtures(gates: Tensor, values: list[list[float]] | None) -> list[Mixture]:
     """The mixture of each layer for gates [N, C] of the given values; without values every candidate runs."""
     if values is None:
-        return [Mixture(rows, row, range(gates.shape[1])) for row in gates]
-    return [_mixture(rows, row, row_values, layer) for layer, (row, row_values) in enumerate(zip(gates, values))]
+        return [Mixture(row, range(gates.shape[1])) for row in gates]
+    return [_mixture(row, row_values, layer) for layer, (row, row_values) in enumerate(zip(gates, values))]
 
 
-def _mixture(rows: int, gates: Tensor, values: list[float], layer: int) -> Mixture:
+def _mixture(gates: Tensor, values: list[float], layer: int) -> Mixture:
     active = [index for index, value in enumerate(values) if value != 0]
     if not active:
         raise ValueError(f"gates[{layer}] are all 0; every row must sum to 1")
-    return Mixture(rows, None if len(active) == 1 and values[active[0]] == 1 else gates, active)
+    return Mixture(None if len(active) == 1 and values[active[0]] == 1 else gates, active)

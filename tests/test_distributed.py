@@ -17,7 +17,6 @@ import torch
 from nas.batches import crop_batch
 from nas.data import load_corpus
 from nas.machine import Machine
-from nas.search_gates import own_rows
 from tiny_runs import CPU, ROOT, command, environment, tiny, tiny_yaml
 
 LINES = {"search__relaxation": "sampled", "run__log_every": 5, "retrain__drawn": 1, "retrain__random": 1, "model__dropout": 0.0}
@@ -156,14 +155,3 @@ def test_every_process_reads_its_own_rows() -> None:
     whole = crop_batch(corpus, "weights", batch_size=12, **options)
     parts = [crop_batch(corpus, "weights", batch_size=4, share=(rank, 3), **options) for rank in range(3)]
     assert np.array_equal(np.stack(parts, axis=1).reshape(whole.shape), whole)
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("groups", [1, 3, 4, 5])
-def test_groups_of_rows_are_shared_out_as_the_rows_are(world: int, groups: int) -> None:
-    rows = 2
-    group_of = np.concatenate([np.full(len(part), index) for index, part in enumerate(np.array_split(np.arange(rows * world), groups))])
-    for rank in range(world):
-        machine = Machine(CPU.device, CPU.dtype, rank, world)
-        wanted = [int((group_of[rank::world] == group).sum()) for group in range(groups)]
-        assert own_rows(groups, rows, machine) == wanted and sum(wanted) == rows

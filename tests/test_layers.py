@@ -196,11 +196,11 @@ def test_mixed_layer_is_the_gated_sum_of_its_candidates() -> None:
     with torch.no_grad():
         outputs = [hand_layer(layer, x, settings) for layer in mixed.candidates]
         expected = sum(float(gate) * y for gate, y in zip(gates, outputs))
-        torch.testing.assert_close(mixed(x, Context(), Mixture(len(x), gates, range(len(ALL)))), expected, **TIGHT)
+        torch.testing.assert_close(mixed(x, Context(), Mixture(gates, range(len(ALL)))), expected, **TIGHT)
         some = [1, 4, 7]
         expected = sum(float(gates[index]) * outputs[index] for index in some)
-        torch.testing.assert_close(mixed(x, Context(), Mixture(len(x), gates, some)), expected, **TIGHT)
-        assert torch.equal(mixed(x, Context(), Mixture(len(x), None, [4])), mixed.candidates[4](x, Context()))
+        torch.testing.assert_close(mixed(x, Context(), Mixture(gates, some)), expected, **TIGHT)
+        assert torch.equal(mixed(x, Context(), Mixture(None, [4])), mixed.candidates[4](x, Context()))
 
 
 class Odd(nn.Module):
