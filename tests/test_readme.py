@@ -55,7 +55,7 @@ def test_every_command_runs(home: Path) -> None:
         "par-search run --data.name text": " --config configs/debug.yaml --run.dir runs/mine",
         "par-search sweep": " --retrain.steps 20",
     }
-    assert len(COMMANDS) == 13
+    assert len(COMMANDS) == 14
     for line in COMMANDS:
         line += next((extra for start, extra in shorter.items() if line.startswith(start)), "")
         done = run_line(line, home)
