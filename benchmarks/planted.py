@@ -28,14 +28,17 @@ NOISE = 0.1  # share of bytes that follow no rule
 BLOCKS = ["self_attention", "random_synthesizer", "feed_forward", "identity"]
 
 
-def from_current(generator: np.random.Generator, symbols: int = 32) -> np.ndarray:
-    """The next byte is a fixed permutation of the current one.
+def from_current(generator: np.random.Generator, cycles: int = 11) -> np.ndarray:
+    """The next byte is a fixed permutation of the current one, made of cycles of three.
 
-    Embeddings can be learned so that a linear map does it, and every block that can look at its own position has one: nothing but
-    cost tells them apart. So CORPORA makes feed-forward the only block that the budget has room for.
+    Without a block the logits are almost symmetric, as one matrix is embedding and head, and a cycle of three has a direction. But
+    embeddings can be learned so that a linear map is enough, and every block that can look at its own position has one: nothing
+    but cost tells them apart. So CORPORA makes feed-forward the only block that the budget has room for.
     """
-    permutation = generator.permutation(symbols)
-    return _chain(generator, lambda text, t: permutation[text[t - 1]], symbols=symbols)
+    order = generator.permutation(3 * cycles).reshape(-1, 3)
+    permutation = np.empty(order.size, dtype=int)
+    permutation[order] = np.roll(order, -1, axis=1)
+    return _chain(generator, lambda text, t: permutation[text[t - 1]], symbols=order.size)
 
 
 def from_behind(generator: np.random.Generator, distance: int = 5) -> np.ndarray:

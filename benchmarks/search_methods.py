@@ -21,6 +21,7 @@ from nas.config import Config
 from nas.costs_table import build_costs
 from nas.data import Corpus, load_corpus
 from nas.machine import Machine, choose_machine
+from nas.optimizers import learning_rate
 from nas.process import generator_from, run_jobs
 from nas.scoring import write_layouts
 from nas.search_gates import relaxed_gates
@@ -31,7 +32,9 @@ from nas.train_state import save_state
 from nas.verdict import judge
 from supernet.gates import mean_entropy
 
-Change = Callable[[float], None]  # of the share of the alphas' steps that is past: 0 through the warm-up, 1 at the end
+# Of the share of the alphas' steps that is past, 0 through the warm-up and 1 at the end: gates [G, N, C] of the next weight step, or
+# None for the product's own
+Change = Callable[[float], Tensor | None]
 
 
 class Search(NamedTuple):
@@ -119,6 +122,37 @@ def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change
     return change
 
 
+def few_attending(search: Search) -> Change:
+    """Every other fair step of the warm-up runs layouts with just one or two attending blocks, anywhere, so that deep ones are trained
+    as the first of their path as well.
+    """
+    state, config, _, _, seed = search
+    layers, candidates = state.model.alphas.shape
+    first = config.search.mixture * config.search.warmup_steps
+
+    def change(done: float) -> Tensor | None:
+        if not first <= state.step < config.search.warmup_steps or state.step % 2:
+            return None
+        generator = generator_from(seed, "few attending", state.step)
+        choice = 2 + torch.randint(2, (candidates, layers), generator=generator)  # feed_forward or identity
+        for row, count in zip(choice, torch.randint(1, 3, (candidates,), generator=generator).tolist()):
+            places = torch.randperm(layers, generator=generator)[:count]
+            row[places] = torch.randint(2, (count,), generator=generator)  # one of the two that attend
+        return torch.nn.functional.one_hot(choice, candidates).float()
+
+    return change
+
+
+def weight_step_at(search: Search, gates: Tensor) -> dict[str, float]:
+    """The product's weight step at given gates."""
+    state, config, corpus, machine, seed = search
+    step, steps = state.step, config.search
+    batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=step, stream="weights", segment=0)
+    state.model.train()
+    rate = steps.weight_lr * learning_rate(step, steps.steps, floor=0.05)
+    return {"loss": state.descend(batch_loss(state.model, batch.tokens, machine, gates), rate, steps.clip, machine)}
+
+
 SOFTMAX, SOFTMAX_LATE = METHODS["softmax (DARTS)"], METHODS["softmax, late"]
 CHANGES: dict[str, tuple[dict, Callable[[Search], Change]]] = {  # the settings of ground_truth.py that each changes
     "softmax, auxiliary skip": (SOFTMAX, auxiliary_skip),
@@ -130,6 +164,7 @@ CHANGES: dict[str, tuple[dict, Callable[[Search], Change]]] = {  # the settings 
     "shorter, dropping": (LATE, dropping),
     "default, entropy": ({}, entropy_pressure),
     "default, dropping": ({}, dropping),
+    "default, few attending": ({}, few_attending),
 }
 
 
@@ -151,8 +186,8 @@ def timed_search(name: str, home: Path, seed: int, *, slot: int, stop: StopFlag)
     change = start(search)
     with MetricsLog(home / "metrics.jsonl", 0) as metrics:
         while state.step < steps.steps:
-            change(max(0, state.step - steps.warmup_steps) / (steps.steps - steps.warmup_steps))
-            numbers = weight_step(state, config, corpus, machine, seed)
+            gates = change(max(0, state.step - steps.warmup_steps) / (steps.steps - steps.warmup_steps))
+            numbers = weight_step(state, config, corpus, machine, seed) if gates is None else weight_step_at(search, gates)
             if state.step > steps.warmup_steps and (state.step - steps.warmup_steps) % steps.arch_every == 0:
                 numbers |= arch_step(state, config, corpus, costs, machine, seed)
             if state.step == 1 or state.step % config.run.log_every == 0 or state.step == steps.steps:
