@@ -58,8 +58,8 @@ METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps f
 def configuration(**search) -> Config:
     """The space: the default widths, a quarter of the tokens for evaluation, and a search's settings."""
     settings = SearchConfig(blocks=BLOCKS, seeds=1, **search)
-    return Config(  # the checkpoint before the last is that of the warm-up's end
-        run=RunConfig(device="cpu", log_every=20, checkpoint_every=settings.warmup_steps or 10**6),
+    return Config(
+        run=RunConfig(device="cpu", log_every=20, checkpoint_every=10**6),
         data=DataConfig(seq_len=64, batch_size=16),
         model=ModelConfig(layers=LAYERS),
         search=settings,
@@ -125,14 +125,12 @@ def standalone_seconds(config: Config) -> float:
     return (time.process_time() - started) / 50 * STEPS
 
 
-def rank_correlation(config: Config, home: Path, checkpoint: str, truth: dict) -> float:
-    """Kendall's tau between the truth and the losses of all layouts with the weights of a checkpoint; nan where there is none."""
-    if not (home / checkpoint).exists():
-        return math.nan
+def rank_correlation(config: Config, home: Path, truth: dict) -> float:
+    """Kendall's tau between the truth and the losses of all layouts with the weights at the end of a search."""
     machine, corpus = choose_machine(config.run), load_corpus(config.data)
     state = build_state(config, corpus, machine, 0)
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copyfile(home / checkpoint, Path(folder) / "checkpoint.pt")
+        shutil.copyfile(home / "checkpoint.pt", Path(folder) / "checkpoint.pt")
         restore(state, Path(folder))
     rows = [torch.tensor([LETTERS.index(letter) for letter in pattern]) for pattern in truth]
     gates = [torch.nn.functional.one_hot(row, len(LETTERS)).float() for row in rows]
@@ -168,11 +166,11 @@ def print_table(configs: dict[str, Config], work: Path, seeds: int) -> None:
     alone = standalone_seconds(configuration())
     affordable = sum(cost <= BUDGET for cost, _ in truth.values())
     print(f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise:.4f} nats; one training {alone:.1f} CPU s")
-    print("method                 cost  read-off   regret (min to max)         percentile  wins  tau (end of warm-up, end)")
+    print("method                 cost  read-off   regret (min to max)         percentile  wins  tau")
     for name, config in configs.items():
         homes = [work / name / f"seed-{seed}" for seed in range(seeds)]
         price = statistics.mean(read_json(home / "seconds.json") for home in homes) / alone
-        taus = [statistics.mean(rank_correlation(config, home, file, truth) for home in homes) for file in ("checkpoint.previous.pt", "checkpoint.pt")]
+        tau = statistics.mean(rank_correlation(config, home, truth) for home in homes)
         for read_off in ("argmax", "average", "budget", "scored"):
             patterns = [derived_pattern(home, read_off) for home in homes]
             regrets, percentiles = zip(*(standing(pattern, truth) for pattern in patterns))
@@ -180,7 +178,7 @@ def print_table(configs: dict[str, Config], work: Path, seeds: int) -> None:
             best = min(loss for cost, loss in truth.values() if cost <= BUDGET)
             wins = sum(regret + best <= rival + noise for regret, rival in zip(regrets, rivals))
             print(f"{name:<22} {price:4.2f}  {read_off:<8} {statistics.mean(regrets):7.4f} ({min(regrets):.4f} to {max(regrets):.4f}) "
-                  f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {taus[0]:.2f} {taus[1]:.2f}  {' '.join(patterns)}", flush=True)  # fmt: skip
+                  f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {tau:.2f}  {' '.join(patterns)}", flush=True)  # fmt: skip
 
 
 def derived_pattern(home: Path, read_off: str) -> str:
