@@ -39,10 +39,12 @@ LAYERS, LETTERS = 4, "sqfi"
 BLOCKS = ["self_attention", "factorized_random_synthesizer", "feed_forward", "identity"]
 STEPS = 500  # of a standalone training
 BUDGET = 0.65
+MIDDLE = {"steps": 800, "warmup_steps": 550}
 LATE = {"steps": 600, "warmup_steps": 400}
 SOFT = {"steps": 250, "arch_every": 2}
 METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps for about equal cost
     "default": {},
+    "800 steps": MIDDLE,
     "shorter": LATE,
     "no mixture": {**LATE, "mixture": 0.0},
     "mixture alone": {**LATE, "mixture": 1.0},

@@ -128,11 +128,11 @@ def show_truth(name: str, work: Path, config: Config, seeds: int, stop: StopFlag
     homes = {arch.pattern: [work / name / "truth" / f"{arch.pattern}-{seed}" for seed in range(seeds)] for arch in architectures}
     jobs = [(config, arch, home, seed) for arch in architectures for seed, home in enumerate(homes[arch.pattern])]
     run_jobs(retrain_job, jobs, config.run.workers, stop)
-    print(f"{name}: {CORPORA[name].answer}; alone, {config.retrain.steps} steps, {seeds} seeds:", flush=True)
+    print(f"{name}: {CORPORA[name].answer}; alone, {config.retrain.steps} steps, seeds: {seeds}", flush=True)
     for arch in architectures:
         losses = [read_json(home / "result.json")["held_out_loss"] for home in homes[arch.pattern]]
-        cost = arch.relative_flops(config.data.seq_len)
-        print(f"  {arch.pattern} {statistics.mean(losses):.3f} +- {(max(losses) - min(losses)) / 2:.3f}, cost {cost:.2f}", flush=True)
+        spread = f" +- {(max(losses) - min(losses)) / 2:.3f}" if seeds > 1 else ""
+        print(f"  {arch.pattern} {statistics.mean(losses):.3f}{spread}, cost {arch.relative_flops(config.data.seq_len):.2f}", flush=True)
 
 
 def search_for(name: str, config: Config, stop: StopFlag) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from derive.strict_json import write_json
-from ground_truth import LATE, METHODS, configuration, print_table
+from ground_truth import LATE, METHODS, MIDDLE, configuration, print_table
 from nas.batches import training_batch
 from nas.checkpoint import MetricsLog
 from nas.config import Config
@@ -162,8 +162,7 @@ CHANGES: dict[str, tuple[dict, Callable[[Search], Change]]] = {  # the settings 
     "softmax late, dropping": (SOFTMAX_LATE, dropping),
     "shorter, entropy": (LATE, entropy_pressure),
     "shorter, dropping": (LATE, dropping),
-    "default, entropy": ({}, entropy_pressure),
-    "default, dropping": ({}, dropping),
+    "800 steps, dropping": (MIDDLE, dropping),
     "default, few attending": ({}, few_attending),
 }
 
