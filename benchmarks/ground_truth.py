@@ -39,10 +39,12 @@ LAYERS, LETTERS = 4, "sqfi"
 BLOCKS = ["self_attention", "factorized_random_synthesizer", "feed_forward", "identity"]
 STEPS = 500  # of a standalone training
 BUDGET = 0.65
+MIDDLE = {"steps": 800, "warmup_steps": 550}
 LATE = {"steps": 600, "warmup_steps": 400}
 SOFT = {"steps": 250, "arch_every": 2}
 METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps for about equal cost
     "default": {},
+    "800 steps": MIDDLE,
     "shorter": LATE,
     "no mixture": {**LATE, "mixture": 0.0},
     "mixture alone": {**LATE, "mixture": 1.0},
@@ -58,8 +60,8 @@ METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps f
 def configuration(**search) -> Config:
     """The space: the default widths, a quarter of the tokens for evaluation, and a search's settings."""
     settings = SearchConfig(blocks=BLOCKS, seeds=1, **search)
-    return Config(  # the checkpoint before the last is that of the warm-up's end
-        run=RunConfig(device="cpu", workers=2, log_every=20, checkpoint_every=settings.warmup_steps or 10**6),
+    return Config(
+        run=RunConfig(device="cpu", log_every=20, checkpoint_every=10**6),
         data=DataConfig(seq_len=64, batch_size=16),
         model=ModelConfig(layers=LAYERS),
         search=settings,
@@ -73,13 +75,13 @@ def layouts() -> list[str]:
     return ["".join(row).ljust(LAYERS, "i") for row in rows]
 
 
-def train_truth(work: Path, seeds: int) -> None:
+def train_truth(work: Path, seeds: int, workers: int) -> None:
     """Train every layout with every seed, then write the table."""
     config, stop = configuration(), StopFlag().install()
     model = config.model.settings(256, config.data.seq_len)
     architectures = [Architecture.from_pattern(pattern, model=model) for pattern in layouts()]
     jobs = [(config, arch, work / f"{arch.pattern}-{seed}", seed) for seed in range(seeds) for arch in architectures]
-    run_jobs(retrain_job, jobs, config.run.workers, stop)
+    run_jobs(retrain_job, jobs, workers, stop)
     with TABLE.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["pattern", "cost", *(f"loss_{seed}" for seed in range(seeds))])
@@ -125,14 +127,12 @@ def standalone_seconds(config: Config) -> float:
     return (time.process_time() - started) / 50 * STEPS
 
 
-def rank_correlation(config: Config, home: Path, checkpoint: str, truth: dict) -> float:
-    """Kendall's tau between the truth and the losses of all layouts with the weights of a checkpoint; nan where there is none."""
-    if not (home / checkpoint).exists():
-        return math.nan
+def rank_correlation(config: Config, home: Path, truth: dict) -> float:
+    """Kendall's tau between the truth and the losses of all layouts with the weights at the end of a search."""
     machine, corpus = choose_machine(config.run), load_corpus(config.data)
     state = build_state(config, corpus, machine, 0)
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copyfile(home / checkpoint, Path(folder) / "checkpoint.pt")
+        shutil.copyfile(home / "checkpoint.pt", Path(folder) / "checkpoint.pt")
         restore(state, Path(folder))
     rows = [torch.tensor([LETTERS.index(letter) for letter in pattern]) for pattern in truth]
     gates = [torch.nn.functional.one_hot(row, len(LETTERS)).float() for row in rows]
@@ -153,36 +153,46 @@ def best_of_random(count: int, truth: dict, seed: int) -> float:
     return min(random.Random(seed).sample(peers, min(count, len(peers))))
 
 
-def compare_methods(work: Path, seeds: int, methods: list[str]) -> None:
-    """Search with these methods and every seed, then print a row a method and way to read it off."""
-    (truth, noise), stop = read_truth(), StopFlag().install()
+def compare_methods(work: Path, seeds: int, methods: list[str], workers: int) -> None:
+    """Search with these methods and every seed, then print the table."""
+    stop = StopFlag().install()
     configs = {name: configuration(**METHODS[name]) for name in methods}
     jobs = [(config, work / name / f"seed-{seed}", seed) for name, config in configs.items() for seed in range(seeds)]
-    run_jobs(timed_search, jobs, 2, stop)
+    run_jobs(timed_search, jobs, workers, stop)
+    print_table(configs, work, seeds)
+
+
+def print_table(configs: dict[str, Config], work: Path, seeds: int) -> None:
+    """A row a method and way to read it off."""
+    truth, noise = read_truth()
     alone = standalone_seconds(configuration())
     affordable = sum(cost <= BUDGET for cost, _ in truth.values())
     print(f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise:.4f} nats; one training {alone:.1f} CPU s")
-    print("method                 cost  read-off   regret (min to max)         percentile  wins  tau (end of warm-up, end)")
+    print("method                 cost  read-off   regret (min to max)         percentile  wins  tau")
     for name, config in configs.items():
         homes = [work / name / f"seed-{seed}" for seed in range(seeds)]
         price = statistics.mean(read_json(home / "seconds.json") for home in homes) / alone
-        taus = [statistics.mean(rank_correlation(config, home, file, truth) for home in homes) for file in ("checkpoint.previous.pt", "checkpoint.pt")]
-        for read_off in ("argmax", "budget", "scored"):
+        tau = statistics.mean(rank_correlation(config, home, truth) for home in homes)
+        for read_off in ("argmax", "average", "budget", "scored"):
             patterns = [derived_pattern(home, read_off) for home in homes]
             regrets, percentiles = zip(*(standing(pattern, truth) for pattern in patterns))
             rivals = [best_of_random(math.ceil(price + 1), truth, seed) for seed in range(seeds)]
             best = min(loss for cost, loss in truth.values() if cost <= BUDGET)
             wins = sum(regret + best <= rival + noise for regret, rival in zip(regrets, rivals))
             print(f"{name:<22} {price:4.2f}  {read_off:<8} {statistics.mean(regrets):7.4f} ({min(regrets):.4f} to {max(regrets):.4f}) "
-                  f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {taus[0]:.2f} {taus[1]:.2f}  {' '.join(patterns)}", flush=True)  # fmt: skip
+                  f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {tau:.2f}  {' '.join(patterns)}", flush=True)  # fmt: skip
 
 
 def derived_pattern(home: Path, read_off: str) -> str:
-    """The layout that one seed's files give: two derived files, or the best of the scored layouts."""
-    if read_off != "scored":
-        return derive_architectures(home)[read_off].pattern
-    best = read_json(home / "layouts.json")["layouts"][0]["layers"]
-    return "".join(LETTERS[BLOCKS.index(label)] for label in best)
+    """The layout that one seed's files give: a derived file (`average`: the argmax of averaged probabilities), or the best scored layout
+    (the argmax where none was within the budget).
+    """
+    if read_off == "average":
+        return derive_architectures(home, selection="average")["argmax"].pattern
+    scored = read_json(home / "layouts.json")["layouts"]
+    if read_off != "scored" or not scored:
+        return derive_architectures(home)["budget" if read_off == "budget" else "argmax"].pattern
+    return "".join(LETTERS[BLOCKS.index(label)] for label in scored[0]["layers"])
 
 
 def main() -> None:
@@ -192,11 +202,12 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--seeds", type=int, help="3 for truth, 5 for methods")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--workers", type=int, default=2, help="trainings or searches at a time")
     options = parser.parse_args()
     if options.command == "truth":
-        train_truth(options.work, options.seeds or 3)
+        train_truth(options.work, options.seeds or 3, options.workers)
     else:
-        compare_methods(options.work, options.seeds or 5, options.methods)
+        compare_methods(options.work, options.seeds or 5, options.methods, options.workers)
 
 
 if __name__ == "__main__":

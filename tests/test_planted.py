@@ -9,6 +9,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import planted
+from derive import Architecture
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +54,10 @@ def test_answers(name: str, yes: list[str], no: list[str]) -> None:
     right = planted.CORPORA[name].right
     assert all(right(pattern, True) for pattern in yes) and not any(right(pattern, True) for pattern in no)
     assert planted.CORPORA["nothing"].right("ssss", False) and not planted.CORPORA["nothing"].right("ssss", True)
+
+
+def test_the_budget_of_current_has_room_for_feed_forward_and_for_no_map(tmp_path: Path) -> None:
+    config = planted.configuration("current", tmp_path)
+    model = config.model.settings(256, config.data.seq_len)
+    costs = {pattern: Architecture.from_pattern(pattern, model).relative_flops(config.data.seq_len) for pattern in ("ffii", "riii", "siii")}
+    assert costs["ffii"] <= config.search.budget < min(costs["riii"], costs["siii"])
