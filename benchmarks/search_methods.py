@@ -20,6 +20,7 @@ from nas.checkpoint import MetricsLog
 from nas.config import Config
 from nas.costs_table import build_costs
 from nas.data import Corpus, load_corpus
+from nas.losses import part_losses
 from nas.machine import Machine, choose_machine
 from nas.optimizers import learning_rate
 from nas.process import generator_from, run_jobs
@@ -27,12 +28,12 @@ from nas.scoring import write_layouts
 from nas.search_gates import relaxed_gates
 from nas.search_loop import SearchState, arch_step, build_state, log_line, weight_step, write_probabilities
 from nas.stop import StopFlag
-from nas.train import batch_loss, evaluate
+from nas.train import evaluate
 from nas.train_state import save_state
 from nas.verdict import judge
 from supernet.gates import mean_entropy
 
-# Of the share of the alphas' steps that is past, 0 through the warm-up and 1 at the end: gates [G, N, C] of the next weight step, or
+# Of the share of the alphas' steps that is past, 0 through the warm-up and 1 at the end: gates [N, C] of the next weight step, or
 # None for the product's own
 Change = Callable[[float], Tensor | None]
 
@@ -117,13 +118,13 @@ def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change
             net.train()
             for _ in range(tuning):
                 batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=state.step, stream="weights", segment=0)
-                state.descend(batch_loss(net, batch.tokens, machine, gates()), settings.weight_lr / 10, settings.clip, machine)
+                state.descend(part_losses(net, batch, machine, gates(), size=None, memory=None), settings.weight_lr / 10, settings.clip, machine)
 
     return change
 
 
 def few_attending(search: Search) -> Change:
-    """Every other fair step of the warm-up runs layouts with just one or two attending blocks, anywhere, so that deep ones are trained
+    """Every other fair step of the warm-up runs a layout with just one or two attending blocks, anywhere, so that deep ones are trained
     as the first of their path as well.
     """
     state, config, _, _, seed = search
@@ -134,10 +135,9 @@ def few_attending(search: Search) -> Change:
         if not first <= state.step < config.search.warmup_steps or state.step % 2:
             return None
         generator = generator_from(seed, "few attending", state.step)
-        choice = 2 + torch.randint(2, (candidates, layers), generator=generator)  # feed_forward or identity
-        for row, count in zip(choice, torch.randint(1, 3, (candidates,), generator=generator).tolist()):
-            places = torch.randperm(layers, generator=generator)[:count]
-            row[places] = torch.randint(2, (count,), generator=generator)  # one of the two that attend
+        choice = 2 + torch.randint(2, (layers,), generator=generator)  # feed_forward or identity
+        places = torch.randperm(layers, generator=generator)[: int(torch.randint(1, 3, (), generator=generator))]
+        choice[places] = torch.randint(2, (len(places),), generator=generator)  # one of the two that attend
         return torch.nn.functional.one_hot(choice, candidates).float()
 
     return change
@@ -150,7 +150,8 @@ def weight_step_at(search: Search, gates: Tensor) -> dict[str, float]:
     batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=step, stream="weights", segment=0)
     state.model.train()
     rate = steps.weight_lr * learning_rate(step, steps.steps, floor=0.05)
-    return {"loss": state.descend(batch_loss(state.model, batch.tokens, machine, gates), rate, steps.clip, machine)}
+    losses = part_losses(state.model, batch, machine, gates, size=None, memory=None)
+    return {"loss": state.descend(losses, rate, steps.clip, machine)}
 
 
 SOFTMAX, SOFTMAX_LATE = METHODS["softmax (DARTS)"], METHODS["softmax, late"]

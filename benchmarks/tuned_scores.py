@@ -19,10 +19,11 @@ from ground_truth import BUDGET, LETTERS, STEPS, configuration, read_truth, stan
 from nas.batches import training_batch
 from nas.checkpoint import restore
 from nas.data import load_corpus
+from nas.losses import part_losses
 from nas.machine import choose_machine
 from nas.optimizers import build_adamw
 from nas.search_loop import build_state
-from nas.train import batch_loss, evaluate
+from nas.train import evaluate
 from nas.train_state import TrainState
 
 MARKS = (0, 5, 10, 20, 40)  # steps after which a layout is scored
@@ -52,7 +53,7 @@ def tuned_losses(home: Path, patterns: list[str], rate: float) -> tuple[dict[str
                 net.train()
             started = time.process_time()
             batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=0, step=step, stream="tuning", segment=0)
-            state.descend(batch_loss(net, batch.tokens, machine, gates), rate, config.search.clip, machine)
+            state.descend(part_losses(net, batch, machine, gates, size=None, memory=None), rate, config.search.clip, machine)
             seconds += time.process_time() - started
     return found, seconds / len(patterns) / (MARKS[-1] + 1)
 

@@ -125,11 +125,11 @@ class SearchConfig:
 
     blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
     """candidates: labels, or objects in the form of an architecture's layers"""
-    steps: int = 1100
+    steps: int = 1400
     """weight steps in all"""
-    warmup_steps: int = 800
+    warmup_steps: int = 1050
     """first steps, in which the alphas are frozen at equal probabilities"""
-    mixture: float = 0.25
+    mixture: float = 0.3
     """sampled: share of the warm-up in which every candidate runs at equal gates; in the rest each runs equally often"""
     relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "sampled"
     """how alphas become gates"""
@@ -141,9 +141,9 @@ class SearchConfig:
     """peak learning rate of the weights (AdamW, cosine)"""
     weight_decay: float = 0.01
     """decay of the weights' matrices"""
-    arch_lr: float = 0.1
+    arch_lr: float = 0.2
     """learning rate of the alphas (Adam)"""
-    arch_every: int = 1
+    arch_every: int = 3
     """weight steps between two steps of the alphas"""
     active: Optional[int] = 3
     """gumbel: candidates that run in a layer, those with the largest gates; null: all of them"""

@@ -72,7 +72,7 @@ def test_perturbation_keeps_one_candidate_a_layer_and_tunes_the_weights(search: 
     assert (net.probabilities() == 1).sum(dim=1).tolist() == [1] * 3
 
 
-def test_few_attending_gives_paths_with_one_or_two_of_them_in_every_other_fair_step(search: methods.Search) -> None:
+def test_few_attending_gives_a_path_with_one_or_two_of_them_in_every_other_fair_step(search: methods.Search) -> None:
     change = methods.few_attending(search)
     for step, own in ((4, True), (5, True), (6, False), (7, True), (20, True)):
         search.state.step = step
@@ -80,5 +80,4 @@ def test_few_attending_gives_paths_with_one_or_two_of_them_in_every_other_fair_s
         assert (gates is None) == own
     search.state.step = 6
     gates = change(0.0)
-    assert gates.shape == (4, 3, 4) and gates.sum(dim=-1).eq(1).all()
-    assert all(1 <= count <= 2 for count in gates[..., :2].sum(dim=(1, 2)).tolist())
+    assert gates.shape == (3, 4) and gates.sum(dim=-1).eq(1).all() and gates[:, :2].sum() in (1, 2)
