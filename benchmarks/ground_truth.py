@@ -39,11 +39,14 @@ LAYERS, LETTERS = 4, "sqfi"
 BLOCKS = ["self_attention", "factorized_random_synthesizer", "feed_forward", "identity"]
 STEPS = 500  # of a standalone training
 BUDGET = 0.65
-MIDDLE = {"steps": 800, "warmup_steps": 550}
-LATE = {"steps": 600, "warmup_steps": 400}
-SOFT = {"steps": 250, "arch_every": 2}
+OFTEN = {"mixture": 0.25, "arch_every": 1, "arch_lr": 0.1}  # as the default was when these were compared
+EARLIER = {"steps": 1100, "warmup_steps": 800, **OFTEN}
+MIDDLE = {"steps": 800, "warmup_steps": 550, **OFTEN}
+LATE = {"steps": 600, "warmup_steps": 400, **OFTEN}
+SOFT = {"steps": 250, "arch_every": 2, "arch_lr": 0.1}
 METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps for about equal cost
     "default": {},
+    "1,100 steps": EARLIER,
     "800 steps": MIDDLE,
     "shorter": LATE,
     "no mixture": {**LATE, "mixture": 0.0},
@@ -53,7 +56,7 @@ METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps f
     "softmax, late": {**SOFT, "warmup_steps": 125, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
     "gumbel (PAR)": {**SOFT, "warmup_steps": 0, "relaxation": "gumbel", "active": None},
     "gumbel, late": {**SOFT, "warmup_steps": 125, "relaxation": "gumbel", "active": None},
-    "gumbel_hard, late": {"steps": 500, "arch_every": 2, "warmup_steps": 250, "relaxation": "gumbel_hard"},
+    "gumbel_hard, late": {"steps": 500, "arch_every": 2, "arch_lr": 0.1, "warmup_steps": 250, "relaxation": "gumbel_hard"},
 }
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from derive.strict_json import write_json
-from ground_truth import LATE, METHODS, MIDDLE, configuration, print_table
+from ground_truth import EARLIER, LATE, METHODS, MIDDLE, configuration, print_table
 from nas.batches import training_batch
 from nas.checkpoint import MetricsLog
 from nas.config import Config
@@ -164,7 +164,7 @@ CHANGES: dict[str, tuple[dict, Callable[[Search], Change]]] = {  # the settings 
     "shorter, entropy": (LATE, entropy_pressure),
     "shorter, dropping": (LATE, dropping),
     "800 steps, dropping": (MIDDLE, dropping),
-    "default, few attending": ({}, few_attending),
+    "1,100 steps, few attending": (EARLIER, few_attending),
 }
 
 
