@@ -13,7 +13,7 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 DRY = ("run", "search")  # commands that take --dry-run
-ALL = ("run", "data", "model", "search", "derive", "retrain")
+ALL = ("run", "data", "model", "search", "derive", "retrain", "latency")
 
 
 class Command(NamedTuple):
@@ -119,7 +119,7 @@ COMMANDS = {
     "retrain": Command("train architectures from scratch, side by side", ALL, retrain, ("ARCH", ARCH_HELP, True)),
     "evaluate": Command("loss of a retrained model on a split", ("run", "data"), evaluate, A_CHECKPOINT),
     "generate": Command("text that a retrained model goes on with", ("run", "data"), generate, A_CHECKPOINT, generates=True),
-    "latency": Command("measure every candidate block on this device", ("run", "data", "model", "search"), latency),
+    "latency": Command("measure every candidate block on this device", ("run", "data", "model", "search", "latency"), latency),
     "show": Command(
         "print an architecture: pattern, parameters, FLOPs, latency", ("model", "derive"), show, ("ARCH", ARCH_HELP, False),
         ("text", "table", "picture", "json", "pattern", "tuple")),

@@ -133,6 +133,7 @@ def print_latency(config: Config) -> None:
     from nas.data import load_corpus
     from nas.latency import measure_candidates
     from nas.machine import choose_machine
+    from nas.memory import check_latency_memory
 
     config.check()
     folder = None if config.run.dir is None else Path(config.run.dir)
@@ -140,16 +141,17 @@ def print_latency(config: Config) -> None:
         _prepare(folder)
     machine = choose_machine(config.run)
     settings = config.model.settings(load_corpus(config.data).vocab_size, config.data.seq_len)
-    table = measure_candidates(config, settings, machine)
+    check_latency_memory(config, settings, machine.device)
+    table, training = (measure_candidates(config, settings, machine, training=backward) for backward in (False, True))
     print(f"{table['device']}, {table['mode']}, {table['dtype']}, batch {table['batch']}, {table['lengths']['seq_len']} tokens")
-    rows = {label: (row, table["training"]["candidates"][label]) for label, row in table["candidates"].items()}
-    rows["(embedding, norm, head)"] = table["surroundings"], table["training"]["surroundings"]
+    rows = {label: (row, training["candidates"][label]) for label, row in table["candidates"].items()}
+    rows["(embedding, norm, head)"] = table["surroundings"], training["surroundings"]
     width = max(map(len, rows))
     print(f"{'':<{width}}  {'forward':>12}  {'spread':>9}  {'with backward':>13}  {'spread':>9}")
-    for label, (inference, training) in rows.items():
-        print(f"{label:<{width}}  {inference['median_ms']:9.4f} ms  {inference['spread_ms']:9.4f}  {training['median_ms']:10.4f} ms  {training['spread_ms']:9.4f}")
+    for label, both in rows.items():
+        print(f"{label:<{width}}  " + "  ".join(f"{row['median_ms']:10.4f} ms  {row['spread_ms']:9.4f}" for row in both))
     if folder is not None:
-        write_json(folder / "latency.json", table)
+        write_json(folder / "latency.json", {**table, "training": {key: training[key] for key in ("candidates", "surroundings")}})
 
 
 def _prepare(folder: Path) -> None:

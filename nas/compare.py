@@ -13,8 +13,8 @@ from derive import Architecture, build
 from derive.strict_json import read_json, write_atomic, write_json
 from nas.config import Config
 from nas.data import WORDED, Corpus
-from nas.latency import LayerTimes, measure_network, shape_of
-from nas.machine import Machine
+from nas.latency import LayerTimes, measure_network, medians_of, shape_of
+from nas.machine import Machine, compile_each
 from nas.train import load_weights
 from supernet.errors import RunFailed
 from supernet.inference import for_inference
@@ -28,9 +28,9 @@ def write_comparison(folder: Path, names: list[str], seeds: list[int], config: C
 
     Beside the measured time stands the one that the times of its layers promise.
     """
-    rows, table = [], folder / "latency.json"
+    rows = []
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
-    layers = LayerTimes(config, settings, machine, read_json(table) if table.exists() else None)
+    layers = LayerTimes(config, settings, machine, medians_of(folder / "latency.json"))
     for name in names:
         homes = {seed: folder / "retrain" / name / f"seed-{seed}" for seed in seeds}
         first = homes[seeds[0]]
@@ -45,7 +45,10 @@ def _latency(home: Path, config: Config, machine: Machine) -> float:
     arch = Architecture.load(home / "architecture.json")
     model = build(arch)
     load_weights(model, home / "model.safetensors")
-    return measure_network(for_inference(model).to(machine.device), shape_of(config), machine)["median_ms"]
+    model = for_inference(model).to(machine.device)
+    if config.run.compile:
+        compile_each(model.layers)
+    return measure_network(model, shape_of(config), machine)["median_ms"]
 
 
 def _row(home: Path, seed: int, times: dict[str, float], config: Config, corpus: Corpus) -> dict[str, Any]:

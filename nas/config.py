@@ -227,7 +227,7 @@ class LatencyConfig:
     seq_len: Optional[int] = None
     """tokens a row; null: data.seq_len"""
     of: Literal["inference", "training"] = "inference"
-    """which time search.cost latency is: forward alone, or forward and backward"""
+    """which time latency.json, and with it search.cost latency, is: forward alone, or forward and backward; networks are compared by the first"""
 
 
 @dataclass

@@ -49,11 +49,6 @@ class CostTable:
         return {"unit": self.unit, "candidates": self.by_label}
 
 
-def layer_times(config: Config, latency: dict[str, Any]) -> dict[str, dict[str, float]]:
-    """Label -> row of latency.json's candidates, for the mode that `latency.of` names."""
-    return (latency if config.latency.of == "inference" else latency["training"])["candidates"]
-
-
 def build_costs(config: Config, settings: ModelSettings, latency: dict[str, Any] | None = None) -> CostTable:
     """The table for `search.cost`; `latency` is the content of latency.json where the cost is latency."""
     kind = config.search.cost
@@ -62,7 +57,7 @@ def build_costs(config: Config, settings: ModelSettings, latency: dict[str, Any]
     by_label = {}
     for label in dict.fromkeys([*labels, *BASELINE]):
         if kind == "latency":
-            by_label[label] = layer_times(config, latency)[label]["median_ms"]
+            by_label[label] = latency["candidates"][label]["median_ms"]
         else:
             parameters, flops = candidate_cost(parse_candidate(label, settings), settings, config.data.seq_len)
             by_label[label] = parameters if kind == "parameters" else flops

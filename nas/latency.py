@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,12 @@ from torch import Tensor, nn
 from derive import Architecture
 from nas.config import Config
 from nas.costs_table import BASELINE
-from nas.machine import Machine
+from nas.machine import Machine, compile_each
+from nas.run_readers import read_object
 from supernet.attention import Relative
 from supernet.backbone import Network, sinusoids
 from supernet.blocks import parse_candidate
+from supernet.errors import UserError
 from supernet.inference import for_inference
 from supernet.layers import Context, IdentityLayer, build_layer
 from supernet.settings import ModelSettings
@@ -31,31 +34,31 @@ THREADS = 1  # on a CPU: several threads wait for each other whenever anything e
 Row = dict[str, float]
 
 
-def measure_candidates(config: Config, settings: ModelSettings, machine: Machine) -> dict[str, Any]:
+def measure_candidates(config: Config, settings: ModelSettings, machine: Machine, *, training: bool | None = None) -> dict[str, Any]:
     """`latency.json`: median and spread (interquartile range) of each candidate with its norm and residual, in ms.
 
-    Forward without gradient, of layers as `for_inference` makes them (batch 1 by default, the setting of PAR's tables), and under
-    "training" forward and backward; `surroundings` is a network of `model.layers` identities: embedding, memory, final norm and head.
+    Of what `latency.of` or `training` names: forward without gradient, of layers as `for_inference` makes them (batch 1 by default, the
+    setting of PAR's tables), or forward and backward. `surroundings` is a network of `model.layers` identities: embedding, memory,
+    final norm and head.
     """
+    backward = config.latency.of == "training" if training is None else training
     shape, compiled = shape_of(config), config.run.compile
     labels = [candidate.label for candidate in config.candidates(settings)]
     around = Network(settings, [IdentityLayer() for _ in range(config.model.layers)]).to(machine.device)
-    modes = [{"candidates": {}, "surroundings": measure_network(model, shape, machine, backward=backward)}
-             for backward, model in ((False, for_inference(around)), (True, around))]  # fmt: skip
+    surroundings = measure_network(around, shape, machine, backward=backward)
+    rows = {}
     for label in dict.fromkeys([*labels, *BASELINE]):
-        for backward, mode in enumerate(modes):
-            layers = layer_stack(label, settings, machine, compiled=compiled, trains=bool(backward))
-            mode["candidates"][label] = measure_layers(layers, settings, shape, machine, backward=bool(backward))
-    inference, training = modes
+        layers = layer_stack(label, settings, machine, compiled=compiled, trains=backward)
+        rows[label] = measure_layers(layers, settings, shape, machine, backward=backward)
     return {
         "device": device_name(machine.device),
         "threads": THREADS,
-        "mode": "compiled inference" if config.run.compile else "eager inference",
+        "mode": f"{'compiled' if compiled else 'eager'} {'training' if backward else 'inference'}",
         "dtype": str(machine.dtype).removeprefix("torch."),
         "batch": shape[0],
         "lengths": {"seq_len": shape[1], "memory_len": settings.memory_len},
-        **inference,
-        "training": training,
+        "candidates": rows,
+        "surroundings": surroundings,
     }
 
 
@@ -66,10 +69,11 @@ def shape_of(config: Config) -> tuple[int, int]:
 
 def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compiled: bool = False, trains: bool = False) -> nn.ModuleList:
     """COPIES layers of a candidate, unless it trains as `for_inference` makes them: none where they are identities."""
-    model = Network(settings, [build_layer(parse_candidate(label, settings), settings, number) for number in range(COPIES)])
+    bare = dataclasses.replace(settings, vocab_size=2, cutoffs=())  # the embedding may be larger than all layers
+    model = Network(bare, [build_layer(parse_candidate(label, settings), bare, number) for number in range(COPIES)])
     layers = (model if trains else for_inference(model)).layers.to(machine.device)
-    for layer in layers if compiled else ():
-        layer.compile()
+    if compiled:
+        compile_each(layers)
     return layers
 
 
@@ -122,7 +126,7 @@ class LayerTimes:
     config: Config
     settings: ModelSettings  # that the table is of
     machine: Machine
-    table: dict[str, Any] | None
+    table: dict[str, float]  # label -> median, "" -> that of the surroundings
     measured: dict[Any, float] = dataclasses.field(default_factory=dict)
 
     def predict(self, arch: Architecture) -> float:
@@ -130,22 +134,36 @@ class LayerTimes:
         return math.fsum([self._around(arch), *(self._layer(layer.label, arch.model) for layer in arch.layers)])
 
     def _layer(self, label: str, settings: ModelSettings) -> float:
-        rows = {} if self.table is None or settings != self.settings else self.table["candidates"]
-        if label in rows:
-            return rows[label]["median_ms"]
+        if settings == self.settings and label in self.table:
+            return self.table[label]
         if (label, settings) not in self.measured:
             layers = layer_stack(label, settings, self.machine, compiled=self.config.run.compile)
             self.measured[label, settings] = measure_layers(layers, settings, shape_of(self.config), self.machine)["median_ms"]
         return self.measured[label, settings]
 
     def _around(self, arch: Architecture) -> float:
-        if self.table is not None and arch.model == self.settings and "surroundings" in self.table:
-            return self.table["surroundings"]["median_ms"]
+        if arch.model == self.settings and "" in self.table:
+            return self.table[""]
         depth = len(arch.layers)
         if (depth, arch.model) not in self.measured:
-            model = for_inference(Network(arch.model, [IdentityLayer() for _ in range(depth)])).to(self.machine.device)
+            model = Network(arch.model, [IdentityLayer() for _ in range(depth)]).to(self.machine.device)
             self.measured[depth, arch.model] = measure_network(model, shape_of(self.config), self.machine)["median_ms"]
         return self.measured[depth, arch.model]
+
+
+def medians_of(path: Path) -> dict[str, float]:
+    """What LayerTimes takes of a run's latency.json; nothing where there is none, or one of another mode or an earlier version.
+
+    UserError names the file where it is not such a table.
+    """
+    table = read_object(path) or {}
+    if not str(table.get("mode")).endswith("inference") or "surroundings" not in table:
+        return {}
+    rows = {**table["candidates"], "": table["surroundings"]} if isinstance(table.get("candidates"), dict) else {"candidates": None}
+    for label, row in rows.items():
+        if not isinstance(row, dict) or not isinstance(row.get("median_ms"), (int, float)):
+            raise UserError(f"{path}: {label or 'surroundings'}: expected an object with a number median_ms, got {row!r}")
+    return {label: row["median_ms"] for label, row in rows.items()}
 
 
 def device_name(device: torch.device) -> str:

@@ -23,18 +23,14 @@ def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def batch_loss(model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any) -> Tensor:
-    """Mean cross-entropy in nats a token of one batch [B, T + 1], computed in fp32; a scalar with its graph.
-
-    `gates` and the option `skip_zeros` are for a supernet; `memory` for a model that has one.
-    """
-    return segment_loss(model, batch, machine, *gates, **options)[0]
-
-
 def segment_loss(
     model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """`batch_loss`, and the memory for the next segment, [N, B, M', d], where the model has one."""
+    """Mean cross-entropy in nats a token of rows [B, T + 1], in fp32, a scalar with its graph; and the memory for the next segment,
+    [N, B, M', d], where the model has one.
+
+    `gates` and the option `skip_zeros` are for a supernet; `memory` for a model that has one.
+    """
     inputs, targets = tokens_to(batch, machine.device)
     with machine.autocast():
         logits, memory = logits_and_memory(model(inputs, *gates, **options))

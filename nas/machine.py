@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from nas.config import RunConfig
 from supernet.errors import SettingError
@@ -26,6 +28,19 @@ class Machine:
     def scaler(self) -> torch.amp.GradScaler:
         """A gradient scaler; it does nothing except in fp16."""
         return torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
+
+
+def compile_each(modules: Iterable[nn.Module]) -> None:
+    """torch.compile each module in place. Its limit of variants of one function counts all modules of a class together, and beyond it
+    they run eager without a word; so it grows with them: each is run in training, in evaluation and without gradient.
+    """
+    from torch._dynamo import config as limits
+
+    modules = list(modules)
+    limits.recompile_limit += 4 * len(modules)
+    limits.accumulated_recompile_limit = max(limits.accumulated_recompile_limit, 4 * limits.recompile_limit)
+    for module in modules:
+        module.compile()
 
 
 def choose_machine(run: RunConfig) -> Machine:

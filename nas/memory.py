@@ -16,7 +16,7 @@ from supernet.settings import ModelSettings
 
 SAVED_BYTES = 12  # a parameter in a checkpoint: the weight and Adam's two moments
 BYTES_A_PARAMETER = 16  # fp32: the weight, its gradient and Adam's two moments
-KEYS = "model.d_model, model.d_inner, model.layers, data.seq_len or data.batch_size"
+KEYS = "model.d_model, model.d_inner, model.layers, data.seq_len, data.batch_size or data.micro_batch_size"
 
 
 def check_search_memory(config: Config, settings: ModelSettings, device: torch.device, workers: int) -> None:
@@ -62,6 +62,15 @@ def check_evaluation_memory(arch: Architecture, device: torch.device) -> None:
             "model.d_model", f"the weights of {arch.name} take {needed / 2**30:,.1f} GiB, and {there / 2**30:,.1f} GiB are free")  # fmt: skip
 
 
+def check_latency_memory(config: Config, settings: ModelSettings, device: torch.device) -> None:
+    """SettingError when the logits that measuring a network makes cannot fit."""
+    rows, length = config.latency.batch_size, config.latency.seq_len or config.data.seq_len
+    needed, there = 3 * 4 * rows * length * max(settings.vocab_size, settings.d_model), available_memory(device)
+    if needed > there:
+        raise SettingError("latency.batch_size", f"{rows} rows of {length} tokens take at least {needed / 2**30:,.1f} GiB, and "
+                           f"{there / 2**30:,.1f} GiB are free; lower it or latency.seq_len")  # fmt: skip
+
+
 def available_memory(device: torch.device) -> int:
     """Bytes that a new process could take; a very large number where the system does not say."""
     if device.type == "cuda":
@@ -82,7 +91,8 @@ def available_memory(device: torch.device) -> int:
 def _check(
     what: str, parameters: int, settings: ModelSettings, config: Config, device: torch.device, workers: int
 ) -> None:
-    logits = 3 * 4 * config.data.batch_size * config.data.seq_len * settings.vocab_size  # logits, their softmax and gradient
+    rows = config.data.micro_batch_size or config.data.batch_size
+    logits = 3 * 4 * rows * config.data.seq_len * settings.vocab_size  # logits, their softmax and gradient
     shares = processes() if config.run.shard else 1
     needed, there = workers * (BYTES_A_PARAMETER * parameters // shares + logits), available_memory(device)
     if needed > there:

@@ -23,7 +23,7 @@ from nas.halving import halving_stage
 from nas.jobs import retrain_job, search_job
 from nas.latency import measure_candidates
 from nas.machine import Machine, choose_machine
-from nas.memory import check_disk, check_search_memory, check_training_memory
+from nas.memory import check_disk, check_latency_memory, check_search_memory, check_training_memory
 from nas.preflight import check_derivable, check_run, from_search
 from nas.process import count_workers, run_jobs
 from nas.run_folder import choose_folder, open_run_folder
@@ -111,6 +111,7 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
         check_rows(corpus, ["weights"], config.data, arch.model.memory_len, processes())
     workers = count_workers(config.run, len(architectures) * config.retrain.seeds)
     check_training_memory(architectures, config, choose_machine(config.run).device, workers)
+    check_latency_memory(config, wanted[0].model, choose_machine(config.run).device)
     folder = choose_folder(config)
     homes = [folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)]
     with open_run_folder(config, folder, corpus.to_json()):
@@ -127,6 +128,7 @@ def check_room(config: Config, corpus: Corpus, architectures: list[Architecture]
     """SettingError when device, memory or disk is not there for the search, or for training one of these."""
     device = choose_machine(config.run).device
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
+    check_latency_memory(config, settings, device)
     check_search_memory(config, settings, device, count_workers(config.run, config.search.seeds))
     check_rows(corpus, ("weights", "alphas"), config.data, config.model.memory_len, processes())
     for arch in architectures:

@@ -10,7 +10,7 @@ from derive.budget import Problem, solve
 from derive.constraints import parse_rules
 from nas.architectures import architectures_against, check_fits, check_span, unique_by_name
 from nas.config import Config
-from nas.costs_table import BASELINE, UNITS, layer_times
+from nas.costs_table import BASELINE, UNITS
 from nas.data import Corpus
 from supernet.blocks import candidate_cost, parse_candidate
 from supernet.errors import SettingError, did_you_mean
@@ -60,7 +60,7 @@ def check_derivable(config: Config, settings: ModelSettings, latency: dict[str, 
     labels = [candidate.label for candidate in candidates]
     layers = config.model.layers
     if unit == "ms":
-        measured = layer_times(config, latency) if latency else dict.fromkeys((*labels, *BASELINE), {"median_ms": 1.0})
+        measured = latency["candidates"] if latency else dict.fromkeys((*labels, *BASELINE), {"median_ms": 1.0})
         by_unit["ms"] = np.array([measured[label]["median_ms"] for label in labels])
         pair = sum(measured[label]["median_ms"] for label in BASELINE)
     else:

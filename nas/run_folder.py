@@ -14,7 +14,7 @@ from nas.distributed import processes
 from supernet.errors import SettingError, UserError
 
 # Keys that may differ when a run goes on: they change no number of the result, on the same device to the bit.
-HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every", "run.device", "run.tensorboard", "run.recompute")
+HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every", "run.device", "run.tensorboard")
 ROWS = "rows_a_step"  # of data.json: data.batch_size times the processes of torchrun
 
 
@@ -76,13 +76,13 @@ def _same_rows(before: Any, now: dict[str, Any]) -> bool:
 
 def _check_same(old: Config, new: Config, folder: Path, same_rows: bool) -> None:
     before, after = flat(old), flat(new)
-    harmless = (*HARMLESS, "data.batch_size") if same_rows else HARMLESS
+    harmless = (*HARMLESS, "data.batch_size", "data.micro_batch_size") if same_rows else HARMLESS
     changed = [key for key in before if before[key] != after[key] and key not in harmless]
     if changed:
         shown = ", ".join(f"{key} (was {before[key]!r}, now {after[key]!r})" for key in changed[:5])
         raise UserError(
             f"run.resume: the run was started with other settings: {shown}; only {', '.join(HARMLESS)} may change, and "
-            f"data.batch_size when with the number of processes it leaves the rows of a step as they were "
+            f"data.batch_size and data.micro_batch_size when with the number of processes they leave the rows of a step as they were "
             f"(--config {folder / 'config.yaml'} gives the run's own)"
         )
 

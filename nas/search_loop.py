@@ -24,7 +24,7 @@ from nas.data import Corpus
 from nas.distributed import average, require_equal, stop_asked
 from nas.live import LiveView, TensorBoardLog
 from nas.losses import join_memories, part_losses, set_mode
-from nas.machine import Machine
+from nas.machine import Machine, compile_each
 from nas.optimizers import build_adamw, learning_rate
 from nas.process import generator_from, own_part, seed_from, versions
 from nas.scoring import write_layouts
@@ -75,9 +75,7 @@ def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> 
     values = {**settings.to_mapping(), "task": settings.task, "layers": config.model.layers}
     net = Supernet(values, config.candidates(settings), share_values=config.search.share_values).to(machine.device)
     if config.run.compile:
-        for layer in net.layers:
-            for candidate in layer.candidates:
-                candidate.compile()
+        compile_each(candidate for layer in net.layers for candidate in layer.candidates)
     if config.run.shard:
         shard(net, machine)
     return SearchState(

@@ -23,7 +23,7 @@ from nas.config import Config, DataConfig
 from nas.data import Corpus, load_corpus
 from nas.distributed import stop_asked
 from nas.losses import carried, logits_and_memory, part_losses, tokens_to
-from nas.machine import Machine
+from nas.machine import Machine, compile_each
 from nas.optimizers import build_adamw, learning_rate
 from nas.process import own_part, seed_from
 from nas.sharding import shard, whole_weights
@@ -179,8 +179,7 @@ def build_training(arch: Architecture, config: Config, seed: int, machine: Machi
     torch.manual_seed(model_seed(seed))
     model = build(arch).to(machine.device)
     if config.run.compile:
-        for layer in model.layers:
-            layer.compile()
+        compile_each(model.layers)
     if config.run.shard:
         shard(model, machine)
     return TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())

@@ -2,17 +2,19 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
-from nas.batches import crop_batch
+from nas.batches import Batch, crop_batch
 from nas.config import Config
 from nas.data import Corpus
-from nas.losses import batch_loss
+from nas.losses import part_losses
 from nas.machine import Machine
 from nas.process import generator_from
 from supernet.supernet import Supernet
@@ -75,12 +77,16 @@ def measure_signal(net: Supernet, config: Config, corpus: Corpus, machine: Machi
     layouts = [net.alphas.detach().cpu().argmax(dim=-1), *uniform]
     gates = [functional.one_hot(layout, candidates).float() for layout in layouts]
     differences = []
+
+    def in_parts(batch: np.ndarray, layout: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+        return part_losses(net, Batch(batch, fresh=True), machine, layout, size=config.data.micro_batch_size, memory=None)
+
     net.eval()
     with torch.no_grad():
         for number in range(BATCHES):
             batch = crop_batch(corpus, "alphas", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
                                seed=seed, step=number, stream="verdict")  # fmt: skip
-            derived, *others = [float(batch_loss(net, batch, machine, layout)) for layout in gates]
+            derived, *others = [float(sum(loss for loss, _ in in_parts(batch, layout))) for layout in gates]
             differences.append(sum(others) / len(others) - derived)
     mean = float(np.mean(differences))
     error = float(np.std(differences, ddof=1) / math.sqrt(BATCHES))

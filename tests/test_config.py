@@ -19,7 +19,6 @@ from derive.strict_json import read_json
 from derive.yaml_file import read_yaml
 from nas.batches import crop_batch, training_batch
 from nas.config import DEFAULT_BLOCKS, Config
-from nas.costs_table import build_costs
 from nas.data import load_corpus
 from nas.halving import halving_stage
 from nas.latency import measure_candidates
@@ -150,13 +149,7 @@ def rows_at_a_time(config: Config, folder: Path) -> Any:
 
 def timed(config: Config, folder: Path) -> Any:
     table = measure_candidates(config, config.model.settings(256, config.data.seq_len), CPU)
-    return table["batch"], table["lengths"]
-
-
-def charged(config: Config, folder: Path) -> Any:
-    rows = {label: {"median_ms": 1.0} for label in [*config.search.blocks, "self_attention", "feed_forward"]}
-    doubled = {label: {"median_ms": 2.0} for label in rows}
-    return build_costs(config, config.model.settings(256, 16), {"candidates": rows, "training": {"candidates": doubled}}).baseline
+    return table["batch"], table["lengths"], table["mode"]
 
 
 def tried_out(config: Config, folder: Path) -> Any:
@@ -261,7 +254,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "retrain.rung_tokens": (512, halved, {"retrain__drawn": 1}),
     "latency.batch_size": (3, timed, {}),
     "latency.seq_len": (7, timed, {}),
-    "latency.of": ("training", charged, {"search__cost": "latency"}),
+    "latency.of": ("training", timed, {}),
     "sweep.ratios": ([1.0], swept, {}),
     "sweep.cuts": ([0.25, 1.0], swept, {"sweep__ratios": [2.0]}),
 }  # fmt: skip

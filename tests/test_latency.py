@@ -1,6 +1,9 @@
 """Latency: a row for every candidate and for the baseline, times that order blocks as their work does, and sums that predict."""
 
+import dataclasses
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,8 @@ from torch import Tensor
 import nas.latency
 from derive import Architecture, build
 from nas.config import Config, DataConfig, LatencyConfig, ModelConfig, SearchConfig
-from nas.latency import LayerTimes, device_name, layer_stack, measure_candidates, measure_layers, measure_network
+from nas.latency import LayerTimes, device_name, layer_stack, measure_candidates, measure_layers, measure_network, medians_of
+from supernet.errors import UserError
 from supernet.settings import ModelSettings
 from tiny_runs import CPU, tiny
 
@@ -26,17 +30,22 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_is_as_the_contract_has_it() -> None:
     blocks = ["random_synthesizer", "feed_forward[d_inner=4000]", "identity"]
     config = tiny(search__blocks=blocks, data__seq_len=12, model__max_len=16)
-    table = measure_candidates(config, config.model.settings(256, 12), CPU)
-    assert list(table["candidates"]) == list(table["training"]["candidates"]) == [*blocks, "self_attention", "feed_forward"]
-    assert (table["device"], table["mode"], table["dtype"], table["batch"]) == ("cpu", "eager inference", "float32", 1)
-    assert table["lengths"] == {"seq_len": 12, "memory_len": 0} and table["threads"] == torch.get_num_threads()
-    for part in (table, table["training"]):
-        for row in (*part["candidates"].values(), part["surroundings"]):
+    tables = {}
+    for of in ("inference", "training"):
+        table = measure_candidates(config, config.model.settings(256, 12), CPU, training=of == "training")
+        assert list(table["candidates"]) == [*blocks, "self_attention", "feed_forward"]
+        assert (table["device"], table["mode"], table["dtype"], table["batch"]) == ("cpu", f"eager {of}", "float32", 1)
+        assert table["lengths"] == {"seq_len": 12, "memory_len": 0} and table["threads"] == torch.get_num_threads()
+        for row in (*table["candidates"].values(), table["surroundings"]):
             assert set(row) == {"median_ms", "spread_ms", "runs"} and row["median_ms"] > 0 <= row["spread_ms"] and row["runs"] > 1
-        median = {label: row["median_ms"] for label, row in part["candidates"].items()}
-        assert median["identity"] < median["feed_forward"] < median["feed_forward[d_inner=4000]"]
-    for label in set(table["candidates"]) - {"identity"}:
-        assert table["training"]["candidates"][label]["median_ms"] > table["candidates"][label]["median_ms"]
+        tables[of] = {label: row["median_ms"] for label, row in table["candidates"].items()}
+        assert tables[of]["identity"] < tables[of]["feed_forward"] < tables[of]["feed_forward[d_inner=4000]"]
+    assert all(tables["training"][label] > tables["inference"][label] for label in set(tables["inference"]) - {"identity"})
+
+
+def test_a_large_vocabulary_costs_the_layers_nothing() -> None:
+    settings = dataclasses.replace(ModelSettings.from_mapping(MODEL), vocab_size=10**9)
+    assert len(layer_stack("feed_forward", settings, CPU)) == nas.latency.COPIES
 
 
 @pytest.mark.usefixtures("quickly")
@@ -105,16 +114,14 @@ def test_a_network_is_measured_with_its_memory_full() -> None:
 
 def test_a_prediction_is_the_sum_of_the_table() -> None:
     settings = ModelSettings.from_mapping(MODEL)
-    table = {"candidates": {"self_attention": {"median_ms": 2.0}, "feed_forward": {"median_ms": 3.0}}, "surroundings": {"median_ms": 0.5}}
-    times = LayerTimes(tiny(), settings, CPU, table)
+    times = LayerTimes(tiny(), settings, CPU, {"self_attention": 2.0, "feed_forward": 3.0, "": 0.5})
     assert times.predict(Architecture.from_pattern("sfsf", MODEL)) == 10.5 and not times.measured
 
 
 @pytest.mark.usefixtures("quickly")
 def test_what_no_table_has_is_measured_once() -> None:
     settings = ModelSettings.from_mapping(MODEL)
-    table = {"candidates": {"self_attention": {"median_ms": 2e6}}, "surroundings": {"median_ms": 1e6}}
-    times = LayerTimes(tiny(), settings, CPU, table)
+    times = LayerTimes(tiny(), settings, CPU, {"self_attention": 2e6, "": 1e6})
     assert 5e6 < times.predict(Architecture.from_pattern("sfsf", MODEL)) < 5.001e6
     assert list(times.measured) == [("feed_forward", settings)]
     wider = Architecture.from_pattern("sf", {**MODEL, "d_model": 32})  # the table is of other widths
@@ -122,11 +129,27 @@ def test_what_no_table_has_is_measured_once() -> None:
     assert len(times.measured) == 4
 
 
+def test_a_runs_table_is_read_where_it_is_of_inference(tmp_path: Path) -> None:
+    path, row = tmp_path / "latency.json", {"median_ms": 2.0}
+    assert medians_of(path) == {}
+    whole = {"mode": "eager inference", "candidates": {"identity": row}, "surroundings": {"median_ms": 0.5}}
+    for table, found in (
+        (whole, {"identity": 2.0, "": 0.5}), ({**whole, "mode": "eager training"}, {}),
+        ({"mode": "eager inference", "candidates": {"identity": row}}, {}),  # as earlier versions wrote it
+    ):
+        path.write_text(json.dumps(table))
+        assert medians_of(path) == found
+    for broken in ({**whole, "candidates": {"identity": {}}}, {**whole, "candidates": 3}, {**whole, "surroundings": None}):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(UserError, match="latency.json: "):
+            medians_of(path)
+
+
 def test_predicted_and_measured_times_agree() -> None:
     """Within a factor of two here, where other tests run beside it; benchmarks/README.md has the figure of an idle machine."""
     config = Config(data=DataConfig(), model=ModelConfig(), search=SearchConfig(), latency=LatencyConfig(batch_size=4))
     settings = config.model.settings(256, 64)
-    times = LayerTimes(config, settings, CPU, None)
+    times = LayerTimes(config, settings, CPU, {})
     ratios = []
     for pattern in ("sfsfsfsf", "sfffffff", "ddqqffii"):
         arch = Architecture.from_pattern(pattern, {**settings.to_mapping(), "task": settings.task})

@@ -8,7 +8,7 @@ import torch
 
 from derive import Architecture
 from nas.memory import (
-    BYTES_A_PARAMETER, SAVED_BYTES, available_memory, check_disk, check_evaluation_memory, check_search_memory, check_training_memory,
+    BYTES_A_PARAMETER, SAVED_BYTES, available_memory, check_disk, check_evaluation_memory, check_latency_memory, check_search_memory, check_training_memory,
     supernet_parameters,
 )  # fmt: skip
 from supernet import Supernet
@@ -33,6 +33,21 @@ def test_the_bound_counts_the_supernets_parameters() -> None:
     check_search_memory(config, settings, CPU, 1)
     with pytest.raises(SettingError, match=rf"^model.d_model: the search takes at least .*{processes} processes of {parameters:,} param"):
         check_search_memory(config, settings, CPU, processes)
+
+
+def test_rows_that_run_apart_need_no_memory_together() -> None:
+    config = tiny(data__batch_size=2**19, model__max_len=2**12, data__seq_len=2**12)
+    with pytest.raises(SettingError, match="data.micro_batch_size"):
+        check_search_memory(config, config.model.settings(256, 2**12), CPU, 1)
+    config.data.micro_batch_size = 1
+    check_search_memory(config, config.model.settings(256, 2**12), CPU, 1)
+
+
+def test_what_is_measured_has_to_fit_as_well() -> None:
+    config = tiny(latency__batch_size=2**20)
+    check_latency_memory(tiny(), config.model.settings(256, 16), CPU)
+    with pytest.raises(SettingError, match="^latency.batch_size: 1048576 rows of 16 tokens take at least"):
+        check_latency_memory(config, config.model.settings(2**18, 16), CPU)
 
 
 def test_the_largest_architecture_counts() -> None:

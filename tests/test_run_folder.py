@@ -102,7 +102,7 @@ def other_value(key: str, value: object) -> object:
     return not value if isinstance(value, bool) else value * 2 if value else 1
 
 
-@pytest.mark.parametrize("key", [key for key in flat(Config()) if key not in ("model.task", "model.memory_len", *HARMLESS)])
+@pytest.mark.parametrize("key", [key for key in flat(Config()) if key not in ("model.task", "model.memory_len", "data.micro_batch_size", *HARMLESS)])
 def test_a_changed_key_is_refused_by_name(started: Path, key: str) -> None:
     section, name = key.split(".")
     config = resumed(tiny())
@@ -124,6 +124,13 @@ def test_several_changed_keys_are_all_named(tmp_path: Path) -> None:
 def test_harmless_keys_may_change(tmp_path: Path) -> None:
     opened(tiny(run__dir="before"), tmp_path)
     opened(resumed(tiny(run__checkpoint_every=7), dir=str(tmp_path)), tmp_path)
+
+
+def test_rows_may_run_in_other_parts_as_long_as_a_step_takes_as_many(tmp_path: Path) -> None:
+    opened(tiny(data__batch_size=6, data__micro_batch_size=4), tmp_path)
+    opened(resumed(tiny(data__batch_size=6, data__micro_batch_size=3)), tmp_path)
+    with pytest.raises(UserError, match="data.batch_size .*data.micro_batch_size"):
+        opened(resumed(tiny(data__batch_size=3, data__micro_batch_size=3)), tmp_path)
 
 
 def test_one_writer(tmp_path: Path) -> None:
