@@ -80,12 +80,12 @@ def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compil
 def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
     """A row for one of COPIES layers that run one after the other on [B, T, d] activations, with their memory full."""
     x = torch.randn(*shape, settings.d_model, device=machine.device, requires_grad=backward)
-    context = Context(None, full_memory(settings, shape[0], machine), every_distance(settings, shape[1], machine))
+    memory, relative = full_memory(settings, shape[0], machine), every_distance(settings, shape[1], machine)
 
     def forward() -> Tensor:
         y = x
         for layer in layers:
-            y = layer(y, context)
+            y = Context(None, memory, relative).run(layer, y)  # with what a network spends on each
         return y
 
     row = _measure(layers, forward, [x, *layers.parameters()], machine, backward=backward)
