@@ -72,16 +72,31 @@ def generate_text(path: Path, config: Config, wanted: "GenerateConfig") -> None:
     prompt = Prompt(wanted.prompt, trained.corpus, config.data)
     device = trained.machine.device
     generator = torch.Generator(device).manual_seed(config.run.seed if wanted.seed is None else wanted.seed)
-    with trained.machine.autocast(), span_of(trained.model, config.data):
-        tokens = trained.model.generate(
-            torch.from_numpy(prompt.tokens)[None].to(device), wanted.tokens, temperature=wanted.temperature, top_k=wanted.top_k,
-            generator=generator)  # fmt: skip
+    try:
+        with trained.machine.autocast(), span_of(trained.model, config.data):
+            tokens = trained.model.generate(
+                torch.from_numpy(prompt.tokens)[None].to(device), wanted.tokens, temperature=wanted.temperature, top_k=wanted.top_k,
+                generator=generator)  # fmt: skip
+    except FloatingPointError:
+        raise _not_finite(trained, config) from None
     print(prompt.with_more(tokens[0].cpu().numpy()))
 
 
-class _Trained(NamedTuple):
-    """A trained network on its device, and the text that has its vocabulary."""
+def _not_finite(trained: "_Trained", config: Config) -> UserError:
+    """What is wrong with a network whose logits are not finite: its file, or the precision."""
+    import torch
 
+    finite = all(parameter.isfinite().all() for parameter in trained.model.parameters())
+    if finite and trained.machine.dtype != torch.float32:
+        return SettingError("run.precision", f"{config.run.precision}: the logits of {trained.path} are not finite; use fp32")
+    wrong = "so large that the logits are not finite" if finite else "not finite"
+    return UserError(f"{trained.path}: the weights are {wrong}; expected those of a training that went well")
+
+
+class _Trained(NamedTuple):
+    """A trained network on its device, the file it is from, and the text that has its vocabulary."""
+
+    path: Path
     model: "Network"
     corpus: "Corpus"
     machine: "Machine"
@@ -107,7 +122,7 @@ def _open(path: Path, config: Config, does: str) -> _Trained:
     check_evaluation_memory(arch, machine.device)
     model = build(arch)
     load_weights(model, path)
-    return _Trained(model.to(machine.device), corpus, machine)
+    return _Trained(path, model.to(machine.device), corpus, machine)
 
 
 def _corpus_of(path: Path, arch: "Architecture", config: Config) -> "Corpus":

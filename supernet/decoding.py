@@ -32,13 +32,17 @@ def generate(
     Temperature 0 takes the likeliest token; `top_k` leaves only so many of the likeliest to draw from, with `generator` (None: the
     global one). The rows are of one length: there is no padding. A Decoder says what a prompt or text longer than max_len sees.
     Runs in eval mode, and puts every module back in the mode it was in. Raises ValueError for a model that is not causal, a prompt
-    that is empty, of another type or with tokens that the vocabulary has not, and a count, temperature or top_k out of range.
+    that is empty, of another type or with tokens that the vocabulary has not, and a count, temperature or top_k out of range;
+    FloatingPointError where logits are not finite, of which no token can be drawn.
     """
     _check(model, prompt, count, temperature, top_k)
     with _evaluating(model):
         decoder, tokens = Decoder(model), [prompt]
         for _ in range(count):
-            tokens.append(choose(decoder.read(tokens[-1]), temperature, top_k, generator))
+            logits = decoder.read(tokens[-1])
+            if not logits.isfinite().all():
+                raise FloatingPointError("the logits are not finite: the weights hold NaN or infinity, or numbers too large for their type")
+            tokens.append(choose(logits, temperature, top_k, generator))
     return torch.cat(tokens, dim=1)
 
 

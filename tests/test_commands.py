@@ -180,6 +180,23 @@ def test_generate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> 
     assert "none.safetensors" in error_line(call("generate", tmp_path / "none.safetensors", "--prompt", "x"))
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_generate_names_a_file_whose_weights_are_not_finite(debug_run: Path, tmp_path: Path, temperature: int) -> None:
+    home = Path(shutil.copytree(debug_run / "retrain" / "par" / "seed-0", tmp_path / "home"))
+    weights = home / "model.safetensors"
+    save_file({name: value * math.nan for name, value in load_file(weights).items()}, weights)
+    line = error_line(call("generate", home, "--prompt", "x", "--temperature", temperature))
+    assert f"{weights}: the weights are not finite" in line
+
+
+def test_generate_names_the_precision_in_which_finite_weights_overflow(debug_run: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(debug_run / "retrain" / "par" / "seed-0", tmp_path / "home"))
+    state = load_file(home / "model.safetensors")
+    save_file({name: value * 1e6 if name == "norm.weight" else value for name, value in state.items()}, home / "model.safetensors")
+    assert "run.precision: " in error_line(call("generate", home, "--prompt", "x", "--run.precision", "fp16"))
+    assert call("generate", home, "--prompt", "x", "--run.precision", "fp32").returncode == 0
+
+
 def test_latency_prints_every_candidate_and_writes_where_asked(tmp_path: Path) -> None:
     config = tiny_yaml(tmp_path / "tiny.yaml", search__blocks=["self_attention[heads=1]", "identity"])
     done = call("latency", "--config", config, "--run.dir", tmp_path / "out")

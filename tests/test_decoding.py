@@ -280,6 +280,17 @@ def test_mistakes_are_named(prompt: object, options: dict, words: str) -> None:
         network("sf").generate(prompt, **{"count": 3, **options})
 
 
+@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_refused(value: float, temperature: float) -> None:
+    model = network("sf", tie_embeddings=False).train()
+    with torch.no_grad():
+        model.layers[1].norm.bias[3] = value
+    with pytest.raises(FloatingPointError, match="^the logits are not finite"):
+        model.generate(TEXT, 3, temperature=temperature)
+    assert all(module.training for module in model.modules())
+
+
 def test_a_model_that_sees_the_future_cannot_generate() -> None:
     with pytest.raises(ValueError, match="only a causal_lm can generate, this model is a masked_lm"):
         network("sf", task="masked_lm").generate(TEXT, 3)
