@@ -119,8 +119,8 @@ def test_relative_positions_are_projected_once() -> None:
     model = network("sm", **KINDS["memory"])
     calls: list[int] = []
     projections = [model.layers[0].block.logits.position, model.layers[1].block.logits.parts["self_attention"].position]
-    for projection in projections:
-        projection.register_forward_hook(lambda *_: calls.append(1))
+    for projection in projections:  # no hooks: with those the layers are run whole
+        projection.forward = lambda x, forward=projection.forward: calls.append(1) or forward(x)
     model.generate(TEXT[:, :5], 60)
     assert len(calls) == 2
 
@@ -147,6 +147,27 @@ def test_a_users_class_derived_from_a_built_in_one_and_a_hooked_layer_are_run_wh
     model.layers[2].register_forward_hook(lambda _, inputs, y: y + y.mean(dim=1, keepdim=True))
     assert len(Decoder(model).streaming) == 2
     assert_read_alike(model, 4)
+
+
+@pytest.mark.parametrize("name", ["norm", "dropout", "block", "block.value", "block.logits"])
+@pytest.mark.parametrize("pattern", ["rsf", "sdr"])
+def test_a_hook_anywhere_in_a_layer_is_heeded(pattern: str, name: str) -> None:
+    model = network(pattern)
+    module = model.layers[1].get_submodule(name)
+    if name == "block.logits":
+        module.register_forward_pre_hook(lambda _, inputs: None)
+    else:
+        module.register_forward_hook(lambda _, inputs, y: y + y.mean(dim=1, keepdim=True))
+    assert len(Decoder(model).streaming) == 1
+    assert_read_alike(model, 4)
+
+
+def test_a_layer_is_looked_through_for_hooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    kind, property_ = type(network("s").layers[0]), type(network("s").layers[0]).streams
+    monkeypatch.setattr(kind, "streams", property(lambda layer: calls.append(1) or property_.fget(layer)))
+    network("sf").generate(TEXT, 30)
+    assert len(calls) == 2
 
 
 def test_longer_memory_and_clamped_distances_are_kept_to() -> None:
