@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,7 +80,13 @@ def generate_text(path: Path, config: Config, wanted: "GenerateConfig") -> None:
                 generator=generator)  # fmt: skip
     except FloatingPointError:
         raise _not_finite(trained, config) from None
-    print(prompt.with_more(tokens[0].cpu().numpy()))
+    print(_printable(prompt.with_more(tokens[0].cpu().numpy())))
+
+
+def _printable(text: str) -> str:
+    """The text with \\x.. or \\u.... for each character that the encoding of standard output lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def _not_finite(trained: "_Trained", config: Config) -> UserError:

@@ -111,6 +111,7 @@ def parse_command(
     files, rest = _take_option(arguments, "--config") if sections else ([], list(arguments))
     wants_print = bool(sections) and "--print_config" in rest
     rest = [argument for argument in rest if not (sections and argument == "--print_config")]
+    _check_prompt(rest, own)
     base = base or Config()
     for file in files:
         base = config_from_values(read_yaml(file) or {}, base, command, source=file)
@@ -160,6 +161,15 @@ def _take_option(arguments: Sequence[str], option: str) -> tuple[list[str], list
     if not all(values):
         raise UserError(f"{option.lstrip('-')}: expected a file")
     return values, rest
+
+
+def _check_prompt(arguments: Sequence[str], own: type | None) -> None:
+    """SettingError for a prompt that is no text: it names no file, so `_readable` has the wrong words for it."""
+    for before, argument in zip(["", *arguments], arguments):
+        option, _, value = argument.partition("=")
+        given = argument if before == "--prompt" else value if option == "--prompt" else ""
+        if own is GenerateConfig and not _is_utf8(given):
+            raise SettingError("prompt", f"expected text in UTF-8, got {_short(given.encode('utf-8', 'backslashreplace').decode())}")
 
 
 def _readable(arguments: list[str]) -> list[str]:
@@ -231,7 +241,8 @@ def explain(message: str) -> str:
         return line
     got = re.search(r"Given value:(.*)$", line) or re.search(r"(?:Got value:|Unable to load config)(.*?)(?: - .*)?$", line)
     takes = _takes(key[1])
-    return f"{key[1]}: expected {takes}, got {_short(got[1] if got else '') or 'nothing'}" if takes else line
+    hint = f"; text that begins with - is given as --{key[1]}=-x" if takes == "text" and "expected one argument" in line else ""
+    return f"{key[1]}: expected {takes}, got {_short(got[1] if got else '') or 'nothing'}{hint}" if takes else line
 
 
 def _unknown(argument: str) -> str:

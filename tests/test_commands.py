@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from derive import Architecture, build
-from tiny_runs import ROOT, call, error_line, tiny_yaml
+from tiny_runs import ROOT, call, environment, error_line, tiny_yaml
 
 DEBUG = ROOT / "configs" / "debug.yaml"
 
@@ -178,6 +180,14 @@ def test_generate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> 
     ):  # fmt: skip
         assert words in error_line(call("generate", home, *options))
     assert "none.safetensors" in error_line(call("generate", tmp_path / "none.safetensors", "--prompt", "x"))
+
+
+def test_generate_writes_out_what_standard_output_cannot_hold(debug_run: Path, tmp_path: Path) -> None:
+    home = debug_run / "retrain" / "par" / "seed-0"
+    given = (sys.executable, ROOT / "search.py", "generate", home, "--prompt", "né🙂", "--tokens", "0")
+    for encoding, wanted in (("ascii", b"n\\xe9\\U0001f642\n"), ("latin-1", b"n\xe9\\U0001f642\n"), ("utf-8", "né🙂\n".encode())):
+        done = subprocess.run(given, env={**environment(), "PYTHONIOENCODING": encoding}, capture_output=True, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, wanted, b"")
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

@@ -150,6 +150,16 @@ def test_keys_of_other_commands_are_told_apart_from_unknown_ones() -> None:
     assert mistake(command="show").startswith("ARCH: is missing") and mistake(command="derive").startswith("RUN: is missing")
 
 
+def test_prompts_that_cannot_be_read_are_named_as_prompts() -> None:
+    for given in (["--prompt", "a\udcff"], ["--prompt=a\udcff"], ["--prompt", "--\udcff"]):
+        assert mistake("x", *given, command="generate").startswith("prompt: expected text in UTF-8, got ")
+    assert mistake("\udcff", "--prompt", "x", command="generate") == "\\udcff: not UTF-8; rename the file or give another value"
+    for given in (["--prompt", "-x"], ["--prompt"], ["--prompt", "--tokens", "3"]):
+        message = mistake("x", *given, command="generate")
+        assert message == "prompt: expected text, got nothing; text that begins with - is given as --prompt=-x"
+    assert search.parse("generate", ["x", "--prompt=-x"])[1].prompt == "-x"
+
+
 def test_exponents_in_yaml_and_on_the_command_line_are_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, "search:\n  weight_lr: 3e-4\n  arch_lr: 1E-2\nretrain:\n  lr: 5e-05")
     config = parsed("--config", str(path), "--search.cost_weight", "2e-1")
