@@ -69,6 +69,8 @@ def generate_text(path: Path, config: Config, wanted: "GenerateConfig") -> None:
     from nas.train import span_of
 
     wanted.check()
+    # rows to evaluate on, of which a file may speak, are not made here: they need not fit
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=1, eval_seq_len=None))
     trained = _open(path, config, "generates with")
     prompt = Prompt(wanted.prompt, trained.corpus, config.data)
     device = trained.machine.device
@@ -123,7 +125,8 @@ def _open(path: Path, config: Config, does: str) -> _Trained:
     arch = Architecture.load(path.parent / "architecture.json")
     if arch.task != "causal_lm":
         raise UserError(f"{path}: this version {does} causal_lm, not {arch.task}")
-    check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)
+    data = dataclasses.replace(config.data, order="auto")  # of training
+    check_span({layer.block for layer in arch.layers}, arch.model, data, arch.name)
     corpus = _corpus_of(path, arch, config)
     machine = choose_machine(config.run)
     check_evaluation_memory(arch, machine.device)

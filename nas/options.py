@@ -17,6 +17,13 @@ from supernet.errors import SettingError, UserError, did_you_mean
 
 SECTIONS = {field.name: field.type for field in dataclasses.fields(Config)}
 
+# Of these sections these commands take only the keys that they read; in a file, the others are read over.
+_OPENS = {"run": ("device", "precision", "deterministic"), "data": ("name", "path", "tokens", "eval_memory_len", "eval_clamp_len")}
+KEYS_READ = {
+    ("evaluate", "run"): _OPENS["run"], ("evaluate", "data"): (*_OPENS["data"], "seq_len", "eval_seq_len", "split"),
+    ("generate", "run"): ("seed", *_OPENS["run"]), ("generate", "data"): _OPENS["data"],
+}  # fmt: skip
+
 
 @dataclasses.dataclass
 class EvaluateDataConfig(DataConfig):
@@ -70,9 +77,10 @@ class OneLineParser(jsonargparse.ArgumentParser):
 
 def build_parser(
     command: str, description: str, sections: Sequence[str], *, base: Config | None = None,
-    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None,
+    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None, every_key: bool = False,
 ) -> OneLineParser:  # fmt: skip
-    """A parser for one command: its positional argument, the options of its own and the keys of `sections`, with the defaults of `base`.
+    """A parser for one command: its positional argument, the options of its own and the keys of `sections`, with the defaults of `base`:
+    those that the command reads, or with `every_key` all that a file may hold.
 
     `--config` and `--print_config` are in its help only; `parse_command` takes them out before.
     """
@@ -91,8 +99,14 @@ def build_parser(
         kind, default = section_type(command, section), getattr(base or Config(), section)
         if not isinstance(default, kind):
             default = kind(**dataclasses.asdict(default))
-        parser.add_argument(f"--{section}", type=kind, default=default)
+        skip = set() if every_key else _unread(command, section)
+        parser.add_argument(f"--{section}", type=kind, default=default, skip=skip)
     return parser
+
+
+def _unread(command: str, section: str) -> set[str]:
+    names = {field.name for field in dataclasses.fields(section_type(command, section))}
+    return names - set(KEYS_READ.get((command, section), names))
 
 
 def section_type(command: str, section: str) -> type:
@@ -117,6 +131,9 @@ def parse_command(
         base = config_from_values(read_yaml(file) or {}, base, command, source=file)
     parser = build_parser(command, description, sections, base=base, positional=positional, formats=formats, own=own)
     namespace = _parsed(parser, lambda: parser.parse_args(_readable(rest)), "")
+    for section in sections:  # what is no option is as in the files
+        kept = {key: getattr(getattr(base, section), key) for key in _unread(command, section)}
+        setattr(namespace, section, dataclasses.replace(getattr(namespace, section), **kept))
     return _with_sections(base, namespace, ""), namespace, wants_print
 
 
@@ -126,7 +143,7 @@ def config_from_values(values: Any, base: Config, command: str = "run", *, sourc
         raise UserError(f"{source}: expected sections such as run and search, got {_short(values)}")
     _check_keys(values, command, source)
     given = [section for section in SECTIONS if section in values]
-    parser = build_parser(command, "", given, base=base)
+    parser = build_parser(command, "", given, base=base, every_key=True)
     plain = {section: dict(values[section]) for section in given}
     return _with_sections(base, _parsed(parser, lambda: parser.parse_object(plain), f"{source}: "), f"{source}: ")
 
@@ -141,10 +158,11 @@ def run_choices(folder: Path) -> Config:
     return config_from_values({"derive": section or {}}, Config(), source=str(path))
 
 
-def print_config(config: Config, sections: Sequence[str]) -> None:
-    """Print the sections that a command has as YAML, valid input of `--config`."""
+def print_config(config: Config, command: str, sections: Sequence[str]) -> None:
+    """Print what a command takes of its sections as YAML, valid input of `--config`."""
     values = dataclasses.asdict(config)
-    print(dump_yaml({section: values[section] for section in sections}), end="")
+    read = {section: {key: value for key, value in values[section].items() if key not in _unread(command, section)} for section in sections}
+    print(dump_yaml(read), end="")
 
 
 def _take_option(arguments: Sequence[str], option: str) -> tuple[list[str], list[str]]:
@@ -233,6 +251,9 @@ def explain(message: str) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", line)
     if unknown:
         return _unknown(unknown[1])
+    within = re.search(r"Group '(\w+)' does not accept option '([^']+)'", line)
+    if within:
+        return _unknown(f"--{within[1]}.{within[2]}")
     missing = re.search(r"the following arguments are required: (.+)", line)
     if missing:
         return f"{missing[1]}: is missing; --help says what it is"

@@ -182,6 +182,17 @@ def test_generate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> 
     assert "none.safetensors" in error_line(call("generate", tmp_path / "none.safetensors", "--prompt", "x"))
 
 
+def test_generate_reads_over_the_rows_that_a_file_asks_for(debug_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(b"It was the best of times. " * 10)
+    home = debug_run / "retrain" / "par" / "seed-0"
+    text = ("--data.name", "text", "--data.path", tmp_path / "text.txt", "--prompt", "It", "--tokens", 5)
+    config = tiny_yaml(tmp_path / "c.yaml", data__seq_len=9999, data__eval_seq_len=9999, data__batch_size=7)
+    plain, with_file = call("generate", home, *text), call("generate", home, *text, "--config", config)
+    assert plain.returncode == 0 and plain.stderr == "" and with_file == plain
+    for key in ("data.seq_len", "run.compile", "data.micro_batch_size", "run.log_every"):
+        assert f"{key}: this command does not take it" in error_line(call("generate", home, *text, f"--{key}=1"))
+
+
 def test_generate_writes_out_what_standard_output_cannot_hold(debug_run: Path, tmp_path: Path) -> None:
     home = debug_run / "retrain" / "par" / "seed-0"
     given = (sys.executable, ROOT / "search.py", "generate", home, "--prompt", "né🙂", "--tokens", "0")
