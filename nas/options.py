@@ -1,7 +1,6 @@
 """Command line and YAML through one jsonargparse parser, and one-line errors that name the key."""
 
 import dataclasses
-import math
 import re
 import typing
 import warnings
@@ -50,13 +49,15 @@ class GenerateConfig:
 
     def check(self) -> None:
         """Raise SettingError for the first value that is out of range."""
+        from supernet.decoding import check_choice  # here, since it loads torch
+
         if not self.prompt:
             raise SettingError("prompt", "expected the text to go on with, got nothing")
-        for key, least, most in (("tokens", 0, 2**31), ("temperature", 0, math.inf), ("top_k", 1, math.inf), ("seed", 0, 2**31)):
+        for key in ("tokens", "seed"):
             value = getattr(self, key)
-            if value is not None and not (least <= value <= most and value < math.inf):
-                high = "" if most == math.inf else f" and at most {most}"
-                raise SettingError(key, f"expected a value at least {least}{high}, got {_short(value)}")
+            if value is not None and not 0 <= value <= 2**31:
+                raise SettingError(key, f"expected a value at least 0 and at most {2**31}, got {_short(value)}")
+        check_choice(self.temperature, self.top_k)
 
 
 class Positional(NamedTuple):

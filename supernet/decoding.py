@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from supernet.errors import SettingError
+
 if TYPE_CHECKING:
     from supernet.attention import Past
     from supernet.backbone import Network
@@ -140,6 +142,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def check_choice(temperature: float, top_k: int | None) -> None:
+    """Raise SettingError, a ValueError, for a temperature or top_k that `choose` does not take."""
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 <= temperature < math.inf:
+        raise SettingError("temperature", f"expected a finite number from 0 on, got {temperature!r}")
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        raise SettingError("top_k", f"expected an integer from 1 on, or null (None) for all tokens, got {top_k!r}")
+
+
 def _check(model: Network, prompt: Tensor, count: int, temperature: float, top_k: int | None) -> None:
     settings = model.settings
     if not settings.causal:
@@ -154,7 +164,4 @@ def _check(model: Network, prompt: Tensor, count: int, temperature: float, top_k
         raise ValueError(f"prompt: tokens must be from 0 to {settings.vocab_size - 1}, got {int(wrong[0])}")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ValueError(f"count must be an integer from 0 on, got {count!r}")
-    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number from 0 on, got {temperature!r}")
-    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-        raise ValueError(f"top_k must be an integer from 1 on, or None for all tokens, got {top_k!r}")
+    check_choice(temperature, top_k)
