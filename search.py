@@ -158,7 +158,7 @@ def parse(name: str, arguments: list[str]):
     if wants_print:
         if command.sections == ALL:
             config.check()
-        print_config(config, command.sections)
+        print_config(config, name, command.sections)
         return None, None
     return config, parsed
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -68,20 +69,43 @@ def generate_text(path: Path, config: Config, wanted: "GenerateConfig") -> None:
     from nas.train import span_of
 
     wanted.check()
+    # rows to evaluate on, of which a file may speak, are not made here: they need not fit
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, seq_len=1, eval_seq_len=None))
     trained = _open(path, config, "generates with")
     prompt = Prompt(wanted.prompt, trained.corpus, config.data)
     device = trained.machine.device
     generator = torch.Generator(device).manual_seed(config.run.seed if wanted.seed is None else wanted.seed)
-    with trained.machine.autocast(), span_of(trained.model, config.data):
-        tokens = trained.model.generate(
-            torch.from_numpy(prompt.tokens)[None].to(device), wanted.tokens, temperature=wanted.temperature, top_k=wanted.top_k,
-            generator=generator)  # fmt: skip
-    print(prompt.with_more(tokens[0].cpu().numpy()))
+    try:
+        with trained.machine.autocast(), span_of(trained.model, config.data):
+            tokens = trained.model.generate(
+                torch.from_numpy(prompt.tokens)[None].to(device), wanted.tokens, temperature=wanted.temperature, top_k=wanted.top_k,
+                generator=generator)  # fmt: skip
+    except FloatingPointError:
+        raise _not_finite(trained, config) from None
+    print(_printable(prompt.with_more(tokens[0].cpu().numpy())))
+
+
+def _printable(text: str) -> str:
+    """The text with \\x.. or \\u.... for each character that the encoding of standard output lacks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def _not_finite(trained: "_Trained", config: Config) -> UserError:
+    """What is wrong with a network whose logits are not finite: its file, or the precision."""
+    import torch
+
+    finite = all(parameter.isfinite().all() for parameter in trained.model.parameters())
+    if finite and trained.machine.dtype != torch.float32:
+        return SettingError("run.precision", f"{config.run.precision}: the logits of {trained.path} are not finite; use fp32")
+    wrong = "so large that the logits are not finite" if finite else "not finite"
+    return UserError(f"{trained.path}: the weights are {wrong}; expected those of a training that went well")
 
 
 class _Trained(NamedTuple):
-    """A trained network on its device, and the text that has its vocabulary."""
+    """A trained network on its device, the file it is from, and the text that has its vocabulary."""
 
+    path: Path
     model: "Network"
     corpus: "Corpus"
     machine: "Machine"
@@ -101,13 +125,14 @@ def _open(path: Path, config: Config, does: str) -> _Trained:
     arch = Architecture.load(path.parent / "architecture.json")
     if arch.task != "causal_lm":
         raise UserError(f"{path}: this version {does} causal_lm, not {arch.task}")
-    check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)
+    data = dataclasses.replace(config.data, order="auto")  # of training
+    check_span({layer.block for layer in arch.layers}, arch.model, data, arch.name)
     corpus = _corpus_of(path, arch, config)
     machine = choose_machine(config.run)
     check_evaluation_memory(arch, machine.device)
     model = build(arch)
     load_weights(model, path)
-    return _Trained(model.to(machine.device), corpus, machine)
+    return _Trained(path, model.to(machine.device), corpus, machine)
 
 
 def _corpus_of(path: Path, arch: "Architecture", config: Config) -> "Corpus":

@@ -1,7 +1,6 @@
 """Command line and YAML through one jsonargparse parser, and one-line errors that name the key."""
 
 import dataclasses
-import math
 import re
 import typing
 import warnings
@@ -16,6 +15,13 @@ from derive.yaml_file import dump_yaml, read_yaml
 from supernet.errors import SettingError, UserError, did_you_mean
 
 SECTIONS = {field.name: field.type for field in dataclasses.fields(Config)}
+
+# Of these sections these commands take only the keys that they read; in a file, the others are read over.
+_OPENS = {"run": ("device", "precision", "deterministic"), "data": ("name", "path", "tokens", "eval_memory_len", "eval_clamp_len")}
+KEYS_READ = {
+    ("evaluate", "run"): _OPENS["run"], ("evaluate", "data"): (*_OPENS["data"], "seq_len", "eval_seq_len", "split"),
+    ("generate", "run"): ("seed", *_OPENS["run"]), ("generate", "data"): _OPENS["data"],
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -43,13 +49,15 @@ class GenerateConfig:
 
     def check(self) -> None:
         """Raise SettingError for the first value that is out of range."""
+        from supernet.decoding import check_choice  # here, since it loads torch
+
         if not self.prompt:
             raise SettingError("prompt", "expected the text to go on with, got nothing")
-        for key, least, most in (("tokens", 0, 2**31), ("temperature", 0, math.inf), ("top_k", 1, math.inf), ("seed", 0, 2**31)):
+        for key in ("tokens", "seed"):
             value = getattr(self, key)
-            if value is not None and not (least <= value <= most and value < math.inf):
-                high = "" if most == math.inf else f" and at most {most}"
-                raise SettingError(key, f"expected a value at least {least}{high}, got {_short(value)}")
+            if value is not None and not 0 <= value <= 2**31:
+                raise SettingError(key, f"expected a value at least 0 and at most {2**31}, got {_short(value)}")
+        check_choice(self.temperature, self.top_k)
 
 
 class Positional(NamedTuple):
@@ -70,9 +78,10 @@ class OneLineParser(jsonargparse.ArgumentParser):
 
 def build_parser(
     command: str, description: str, sections: Sequence[str], *, base: Config | None = None,
-    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None,
+    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None, every_key: bool = False,
 ) -> OneLineParser:  # fmt: skip
-    """A parser for one command: its positional argument, the options of its own and the keys of `sections`, with the defaults of `base`.
+    """A parser for one command: its positional argument, the options of its own and the keys of `sections`, with the defaults of `base`:
+    those that the command reads, or with `every_key` all that a file may hold.
 
     `--config` and `--print_config` are in its help only; `parse_command` takes them out before.
     """
@@ -91,8 +100,14 @@ def build_parser(
         kind, default = section_type(command, section), getattr(base or Config(), section)
         if not isinstance(default, kind):
             default = kind(**dataclasses.asdict(default))
-        parser.add_argument(f"--{section}", type=kind, default=default)
+        skip = set() if every_key else _unread(command, section)
+        parser.add_argument(f"--{section}", type=kind, default=default, skip=skip)
     return parser
+
+
+def _unread(command: str, section: str) -> set[str]:
+    names = {field.name for field in dataclasses.fields(section_type(command, section))}
+    return names - set(KEYS_READ.get((command, section), names))
 
 
 def section_type(command: str, section: str) -> type:
@@ -111,11 +126,15 @@ def parse_command(
     files, rest = _take_option(arguments, "--config") if sections else ([], list(arguments))
     wants_print = bool(sections) and "--print_config" in rest
     rest = [argument for argument in rest if not (sections and argument == "--print_config")]
+    _check_prompt(rest, own)
     base = base or Config()
     for file in files:
         base = config_from_values(read_yaml(file) or {}, base, command, source=file)
     parser = build_parser(command, description, sections, base=base, positional=positional, formats=formats, own=own)
     namespace = _parsed(parser, lambda: parser.parse_args(_readable(rest)), "")
+    for section in sections:  # what is no option is as in the files
+        kept = {key: getattr(getattr(base, section), key) for key in _unread(command, section)}
+        setattr(namespace, section, dataclasses.replace(getattr(namespace, section), **kept))
     return _with_sections(base, namespace, ""), namespace, wants_print
 
 
@@ -125,7 +144,7 @@ def config_from_values(values: Any, base: Config, command: str = "run", *, sourc
         raise UserError(f"{source}: expected sections such as run and search, got {_short(values)}")
     _check_keys(values, command, source)
     given = [section for section in SECTIONS if section in values]
-    parser = build_parser(command, "", given, base=base)
+    parser = build_parser(command, "", given, base=base, every_key=True)
     plain = {section: dict(values[section]) for section in given}
     return _with_sections(base, _parsed(parser, lambda: parser.parse_object(plain), f"{source}: "), f"{source}: ")
 
@@ -140,10 +159,11 @@ def run_choices(folder: Path) -> Config:
     return config_from_values({"derive": section or {}}, Config(), source=str(path))
 
 
-def print_config(config: Config, sections: Sequence[str]) -> None:
-    """Print the sections that a command has as YAML, valid input of `--config`."""
+def print_config(config: Config, command: str, sections: Sequence[str]) -> None:
+    """Print what a command takes of its sections as YAML, valid input of `--config`."""
     values = dataclasses.asdict(config)
-    print(dump_yaml({section: values[section] for section in sections}), end="")
+    read = {section: {key: value for key, value in values[section].items() if key not in _unread(command, section)} for section in sections}
+    print(dump_yaml(read), end="")
 
 
 def _take_option(arguments: Sequence[str], option: str) -> tuple[list[str], list[str]]:
@@ -160,6 +180,15 @@ def _take_option(arguments: Sequence[str], option: str) -> tuple[list[str], list
     if not all(values):
         raise UserError(f"{option.lstrip('-')}: expected a file")
     return values, rest
+
+
+def _check_prompt(arguments: Sequence[str], own: type | None) -> None:
+    """SettingError for a prompt that is no text: it names no file, so `_readable` has the wrong words for it."""
+    for before, argument in zip(["", *arguments], arguments):
+        option, _, value = argument.partition("=")
+        given = argument if before == "--prompt" else value if option == "--prompt" else ""
+        if own is GenerateConfig and not _is_utf8(given):
+            raise SettingError("prompt", f"expected text in UTF-8, got {_short(given.encode('utf-8', 'backslashreplace').decode())}")
 
 
 def _readable(arguments: list[str]) -> list[str]:
@@ -223,6 +252,9 @@ def explain(message: str) -> str:
     unknown = re.search(r"unrecognized arguments: (\S+)", line)
     if unknown:
         return _unknown(unknown[1])
+    within = re.search(r"Group '(\w+)' does not accept option '([^']+)'", line)
+    if within:
+        return _unknown(f"--{within[1]}.{within[2]}")
     missing = re.search(r"the following arguments are required: (.+)", line)
     if missing:
         return f"{missing[1]}: is missing; --help says what it is"
@@ -231,7 +263,8 @@ def explain(message: str) -> str:
         return line
     got = re.search(r"Given value:(.*)$", line) or re.search(r"(?:Got value:|Unable to load config)(.*?)(?: - .*)?$", line)
     takes = _takes(key[1])
-    return f"{key[1]}: expected {takes}, got {_short(got[1] if got else '') or 'nothing'}" if takes else line
+    hint = f"; text that begins with - is given as --{key[1]}=-x" if takes == "text" and "expected one argument" in line else ""
+    return f"{key[1]}: expected {takes}, got {_short(got[1] if got else '') or 'nothing'}{hint}" if takes else line
 
 
 def _unknown(argument: str) -> str:

@@ -22,14 +22,22 @@ class Prompt:
             raise SettingError("prompt", f"{text!r} holds no token; expected text to go on with")
 
     def with_more(self, tokens: np.ndarray) -> str:
-        """The prompt as it was given, and the text of the tokens [T + count] that follow it."""
+        """The prompt as it was given, and the text of the tokens [T + count] that follow it.
+
+        Where further tokens change the text of those before, as a character whose bytes are not all there yet, the prompt is told as
+        its tokens are, which may differ from what was given.
+        """
         before, whole = self._decode(self.tokens), self._decode(tokens)
         return self.text + whole[len(before) :] if whole.startswith(before) else whole
 
     def _encode(self) -> np.ndarray:
         if self._encoder is None:
             return np.frombuffer(self.text.encode("utf-8"), np.uint8).astype(np.int64)
-        return self._encoder.encode(self.text)
+        try:
+            return self._encoder.encode(self.text)
+        except SettingError as error:  # names data.tokens, as is right for a text to train on
+            reason = str(error).removeprefix(f"{error.path}: ")
+            raise SettingError("prompt", f"{reason}; expected text that this tokenizer has tokens for") from None
 
     def _decode(self, tokens: np.ndarray) -> str:
         if self._encoder is None:

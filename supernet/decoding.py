@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from supernet.errors import SettingError
+
 if TYPE_CHECKING:
     from supernet.attention import Past
     from supernet.backbone import Network
@@ -32,13 +34,17 @@ def generate(
     Temperature 0 takes the likeliest token; `top_k` leaves only so many of the likeliest to draw from, with `generator` (None: the
     global one). The rows are of one length: there is no padding. A Decoder says what a prompt or text longer than max_len sees.
     Runs in eval mode, and puts every module back in the mode it was in. Raises ValueError for a model that is not causal, a prompt
-    that is empty, of another type or with tokens that the vocabulary has not, and a count, temperature or top_k out of range.
+    that is empty, of another type or with tokens that the vocabulary has not, and a count, temperature or top_k out of range;
+    FloatingPointError where logits are not finite, of which no token can be drawn.
     """
     _check(model, prompt, count, temperature, top_k)
     with _evaluating(model):
         decoder, tokens = Decoder(model), [prompt]
         for _ in range(count):
-            tokens.append(choose(decoder.read(tokens[-1]), temperature, top_k, generator))
+            logits = decoder.read(tokens[-1])
+            if not logits.isfinite().all():
+                raise FloatingPointError("the logits are not finite: the weights hold NaN or infinity, or numbers too large for their type")
+            tokens.append(choose(logits, temperature, top_k, generator))
     return torch.cat(tokens, dim=1)
 
 
@@ -136,6 +142,14 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def check_choice(temperature: float, top_k: int | None) -> None:
+    """Raise SettingError, a ValueError, for a temperature or top_k that `choose` does not take."""
+    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 <= temperature < math.inf:
+        raise SettingError("temperature", f"expected a finite number from 0 on, got {temperature!r}")
+    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
+        raise SettingError("top_k", f"expected an integer from 1 on, or null (None) for all tokens, got {top_k!r}")
+
+
 def _check(model: Network, prompt: Tensor, count: int, temperature: float, top_k: int | None) -> None:
     settings = model.settings
     if not settings.causal:
@@ -150,7 +164,4 @@ def _check(model: Network, prompt: Tensor, count: int, temperature: float, top_k
         raise ValueError(f"prompt: tokens must be from 0 to {settings.vocab_size - 1}, got {int(wrong[0])}")
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ValueError(f"count must be an integer from 0 on, got {count!r}")
-    if isinstance(temperature, bool) or not isinstance(temperature, (int, float)) or not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature must be a finite number from 0 on, got {temperature!r}")
-    if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-        raise ValueError(f"top_k must be an integer from 1 on, or None for all tokens, got {top_k!r}")
+    check_choice(temperature, top_k)

@@ -28,9 +28,10 @@ def for_inference(model: Network) -> Network:
     the row's length. Identity layers are left out, except with memory, which has a place for every layer.
 
     The network is built again from its candidates and given the model's state, as `derive.build` does from a supernet: a deep copy
-    would take along hooks, compiled code and whatever else refers to the model. Raises ValueError for a model that is not a Network
-    of `derive.build`, or whose modules were changed since.
+    would take along hooks, compiled code and whatever else refers to the model. What this function or torch.compile made of a network is
+    taken too. Raises ValueError for a model that is not a Network of `derive.build`, or whose modules were changed since.
     """
+    model = _unwrapped(model)
     if not isinstance(model, Network):
         raise ValueError(f"for_inference takes a network as derive.build makes it, got {type(model).__name__}")
     with torch.random.fork_rng(devices=[]):  # the initial weights are drawn for nothing
@@ -62,12 +63,20 @@ class StoredMap(Synthesizer):
 
 
 def _built_again(layer: nn.Module, settings: ModelSettings) -> nn.Module:
-    layer = getattr(layer, "_orig_mod", layer)  # as torch.compile wraps it
+    layer = _unwrapped(layer)
     if isinstance(layer, IdentityLayer):
         return IdentityLayer()
     if not isinstance(layer, Layer):
         raise ValueError(f"for_inference takes layers as derive.build makes them, got {type(layer).__name__}")
-    return build_layer(layer.candidate, settings, layer.number)
+    again = build_layer(layer.candidate, settings, layer.number)
+    if type(_unwrapped(layer.block)) is StoredMap:  # the layer is of such a copy
+        again.block = StoredMap(settings, again.block)
+    return again
+
+
+def _unwrapped(module: Any) -> Any:
+    """The module itself where torch.compile has wrapped it."""
+    return getattr(module, "_orig_mod", module)
 
 
 def _load(twin: Network, model: Network) -> None:

@@ -53,8 +53,11 @@ class Layer(nn.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether `extend` serves: the block's very class is of this package, and no hook is set. Any other may look at all positions."""
-        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in (self, self.block))
+        """Whether `extend` serves: the block's very class is of this package, and no hook is set on any of its modules, the norm's too.
+
+        Any other may look at all positions, and `extend` does not call every module.
+        """
+        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in self.modules())
         return not hooked and type(self.block).__module__.partition(".")[0] == __name__.partition(".")[0]
 
     def forward(self, x: Tensor, context: Context) -> Tensor:

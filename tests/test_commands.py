@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from derive import Architecture, build
-from tiny_runs import ROOT, call, error_line, tiny_yaml
+from tiny_runs import ROOT, call, environment, error_line, tiny_yaml
 
 DEBUG = ROOT / "configs" / "debug.yaml"
 
@@ -178,6 +180,42 @@ def test_generate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> 
     ):  # fmt: skip
         assert words in error_line(call("generate", home, *options))
     assert "none.safetensors" in error_line(call("generate", tmp_path / "none.safetensors", "--prompt", "x"))
+
+
+def test_generate_reads_over_the_rows_that_a_file_asks_for(debug_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes(b"It was the best of times. " * 10)
+    home = debug_run / "retrain" / "par" / "seed-0"
+    text = ("--data.name", "text", "--data.path", tmp_path / "text.txt", "--prompt", "It", "--tokens", 5)
+    config = tiny_yaml(tmp_path / "c.yaml", data__seq_len=9999, data__eval_seq_len=9999, data__batch_size=7)
+    plain, with_file = call("generate", home, *text), call("generate", home, *text, "--config", config)
+    assert plain.returncode == 0 and plain.stderr == "" and with_file == plain
+    for key in ("data.seq_len", "run.compile", "data.micro_batch_size", "run.log_every"):
+        assert f"{key}: this command does not take it" in error_line(call("generate", home, *text, f"--{key}=1"))
+
+
+def test_generate_writes_out_what_standard_output_cannot_hold(debug_run: Path, tmp_path: Path) -> None:
+    home = debug_run / "retrain" / "par" / "seed-0"
+    given = (sys.executable, ROOT / "search.py", "generate", home, "--prompt", "né🙂", "--tokens", "0")
+    for encoding, wanted in (("ascii", b"n\\xe9\\U0001f642\n"), ("latin-1", b"n\xe9\\U0001f642\n"), ("utf-8", "né🙂\n".encode())):
+        done = subprocess.run(given, env={**environment(), "PYTHONIOENCODING": encoding}, capture_output=True, cwd=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, wanted, b"")
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_generate_names_a_file_whose_weights_are_not_finite(debug_run: Path, tmp_path: Path, temperature: int) -> None:
+    home = Path(shutil.copytree(debug_run / "retrain" / "par" / "seed-0", tmp_path / "home"))
+    weights = home / "model.safetensors"
+    save_file({name: value * math.nan for name, value in load_file(weights).items()}, weights)
+    line = error_line(call("generate", home, "--prompt", "x", "--temperature", temperature))
+    assert f"{weights}: the weights are not finite" in line
+
+
+def test_generate_names_the_precision_in_which_finite_weights_overflow(debug_run: Path, tmp_path: Path) -> None:
+    home = Path(shutil.copytree(debug_run / "retrain" / "par" / "seed-0", tmp_path / "home"))
+    state = load_file(home / "model.safetensors")
+    save_file({name: value * 1e6 if name == "norm.weight" else value for name, value in state.items()}, home / "model.safetensors")
+    assert "run.precision: " in error_line(call("generate", home, "--prompt", "x", "--run.precision", "fp16"))
+    assert call("generate", home, "--prompt", "x", "--run.precision", "fp32").returncode == 0
 
 
 def test_latency_prints_every_candidate_and_writes_where_asked(tmp_path: Path) -> None:

@@ -119,8 +119,8 @@ def test_relative_positions_are_projected_once() -> None:
     model = network("sm", **KINDS["memory"])
     calls: list[int] = []
     projections = [model.layers[0].block.logits.position, model.layers[1].block.logits.parts["self_attention"].position]
-    for projection in projections:
-        projection.register_forward_hook(lambda *_: calls.append(1))
+    for projection in projections:  # no hooks: with those the layers are run whole
+        projection.forward = lambda x, forward=projection.forward: calls.append(1) or forward(x)
     model.generate(TEXT[:, :5], 60)
     assert len(calls) == 2
 
@@ -147,6 +147,27 @@ def test_a_users_class_derived_from_a_built_in_one_and_a_hooked_layer_are_run_wh
     model.layers[2].register_forward_hook(lambda _, inputs, y: y + y.mean(dim=1, keepdim=True))
     assert len(Decoder(model).streaming) == 2
     assert_read_alike(model, 4)
+
+
+@pytest.mark.parametrize("name", ["norm", "dropout", "block", "block.value", "block.logits"])
+@pytest.mark.parametrize("pattern", ["rsf", "sdr"])
+def test_a_hook_anywhere_in_a_layer_is_heeded(pattern: str, name: str) -> None:
+    model = network(pattern)
+    module = model.layers[1].get_submodule(name)
+    if name == "block.logits":
+        module.register_forward_pre_hook(lambda _, inputs: None)
+    else:
+        module.register_forward_hook(lambda _, inputs, y: y + y.mean(dim=1, keepdim=True))
+    assert len(Decoder(model).streaming) == 1
+    assert_read_alike(model, 4)
+
+
+def test_a_layer_is_looked_through_for_hooks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    kind, property_ = type(network("s").layers[0]), type(network("s").layers[0]).streams
+    monkeypatch.setattr(kind, "streams", property(lambda layer: calls.append(1) or property_.fget(layer)))
+    network("sf").generate(TEXT, 30)
+    assert len(calls) == 2
 
 
 def test_longer_memory_and_clamped_distances_are_kept_to() -> None:
@@ -271,13 +292,25 @@ def test_compiled_layers_generate_as_the_others() -> None:
     (TEXT[:, :0], {}, "prompt must hold at least one token"), (TEXT[0], {}, r"prompt must be a tensor \[B, T\] of torch.int64, got torch.int64 \(67,\)"),
     (TEXT.float(), {}, "torch.float32"), (TEXT.tolist(), {}, "got list"),
     (TEXT + 1, {}, "tokens must be from 0 to 22, got 23"), (TEXT - 1, {}, "tokens must be from 0 to 22, got -1"),
-    (TEXT, {"temperature": float("nan")}, "temperature must be a finite number from 0 on, got nan"),
-    (TEXT, {"temperature": -0.1}, "temperature must"), (TEXT, {"temperature": float("inf")}, "temperature must"),
-    (TEXT, {"temperature": True}, "temperature must"), (TEXT, {"top_k": 0}, "top_k must be an integer from 1 on"), (TEXT, {"top_k": 2.0}, "top_k must"),
+    (TEXT, {"temperature": float("nan")}, "^temperature: expected a finite number from 0 on, got nan$"),
+    (TEXT, {"temperature": -0.1}, "temperature: expected"), (TEXT, {"temperature": float("inf")}, "temperature: expected"),
+    (TEXT, {"temperature": True}, "temperature: expected"),
+    (TEXT, {"top_k": 0}, "^top_k: expected an integer from 1 on"), (TEXT, {"top_k": 2.0}, "top_k: expected"),
 ])  # fmt: skip
 def test_mistakes_are_named(prompt: object, options: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         network("sf").generate(prompt, **{"count": 3, **options})
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_logits_that_are_not_finite_are_refused(value: float, temperature: float) -> None:
+    model = network("sf", tie_embeddings=False).train()
+    with torch.no_grad():
+        model.layers[1].norm.bias[3] = value
+    with pytest.raises(FloatingPointError, match="^the logits are not finite"):
+        model.generate(TEXT, 3, temperature=temperature)
+    assert all(module.training for module in model.modules())
 
 
 def test_a_model_that_sees_the_future_cannot_generate() -> None:

@@ -101,7 +101,26 @@ def test_the_span_is_kept() -> None:
     torch.testing.assert_close(whole(for_inference(model), TEXT), whole(model, TEXT))
 
 
-def test_twice_is_refused_and_compiled_layers_and_inference_mode_are_not() -> None:
+@pytest.mark.parametrize("kind", ["learned", "memory", "masked"])
+def test_a_copy_of_the_copy_is_equal_and_shares_nothing(kind: str) -> None:
+    slim = for_inference(network(EVERY_BLOCK, **ALL_KINDS[kind]))
+    again = for_inference(slim)
+    assert [type(module) for module in again.modules()] == [type(module) for module in slim.modules()]
+    assert all(torch.equal(one, other) for one, other in zip(outputs(again), outputs(slim), strict=True))
+    mine = {tensor.untyped_storage().data_ptr() for tensor in (*slim.parameters(), *slim.buffers())}
+    assert mine.isdisjoint({tensor.untyped_storage().data_ptr() for tensor in (*again.parameters(), *again.buffers())})
+    assert not any(parameter.requires_grad for parameter in again.parameters())
+
+
+def test_a_compiled_network_is_taken() -> None:
+    model = network("srif")
+    compiled = torch.compile(model, backend="eager")
+    slim = for_inference(compiled)
+    assert type(slim) is Network and torch.equal(slim(TEXT[:, :21]), for_inference(model)(TEXT[:, :21]))
+    assert torch.equal(for_inference(torch.compile(slim, backend="eager"))(TEXT[:, :21]), slim(TEXT[:, :21]))
+
+
+def test_compiled_layers_and_inference_mode_are_taken() -> None:
     model = network("srxf")
     expected = model(TEXT[:, :21])
     model.layers[0].compile(backend="eager")
@@ -110,8 +129,6 @@ def test_twice_is_refused_and_compiled_layers_and_inference_mode_are_not() -> No
     torch.testing.assert_close(slim(TEXT[:, :21]), expected)
     with torch.inference_mode():
         torch.testing.assert_close(for_inference(model)(TEXT[:, :21]), expected)
-    with pytest.raises(ValueError, match="was changed since it was built"):
-        for_inference(slim)
 
 
 class Stateful(nn.Module):

@@ -150,6 +150,37 @@ def test_keys_of_other_commands_are_told_apart_from_unknown_ones() -> None:
     assert mistake(command="show").startswith("ARCH: is missing") and mistake(command="derive").startswith("RUN: is missing")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "generate"])
+def test_keys_that_a_command_does_not_read_are_refused_and_in_a_file_read_over(tmp_path: Path, command: str) -> None:
+    read = {"run": {"device", "precision", "deterministic"}, "data": {"name", "path", "tokens", "eval_memory_len", "eval_clamp_len"}}
+    if command == "evaluate":
+        read["data"] |= {"seq_len", "eval_seq_len"}
+    else:
+        read["run"].add("seed")
+    for section, known in read.items():
+        for field in dataclasses.fields(SECTIONS[section]):
+            key, value = f"{section}.{field.name}", str(getattr(getattr(Config(), section), field.name)).lower().replace("none", "null")
+            if field.name in known:
+                search.parse(command, ["x", f"--{key}={value}"])
+            else:
+                for given in ([f"--{key}={value}"], [f"--{section}", f"{{{field.name}: {value}}}"]):
+                    assert mistake("x", *given, command=command).startswith(f"{key}: this command does not take it")
+    path = written(tmp_path, "run:\n  seed: 5\n  log_every: 7\ndata:\n  name: text\n  micro_batch_size: 2\n  seq_len: 9")
+    config = parsed("x", "--config", str(path), "--data.tokens", "chars", command=command)
+    assert (config.run.seed, config.run.log_every, config.data.micro_batch_size, config.data.seq_len) == (5, 7, 2, 9)
+    assert (config.data.name, config.data.tokens) == ("text", "chars")
+
+
+def test_prompts_that_cannot_be_read_are_named_as_prompts() -> None:
+    for given in (["--prompt", "a\udcff"], ["--prompt=a\udcff"], ["--prompt", "--\udcff"]):
+        assert mistake("x", *given, command="generate").startswith("prompt: expected text in UTF-8, got ")
+    assert mistake("\udcff", "--prompt", "x", command="generate") == "\\udcff: not UTF-8; rename the file or give another value"
+    for given in (["--prompt", "-x"], ["--prompt"], ["--prompt", "--tokens", "3"]):
+        message = mistake("x", *given, command="generate")
+        assert message == "prompt: expected text, got nothing; text that begins with - is given as --prompt=-x"
+    assert search.parse("generate", ["x", "--prompt=-x"])[1].prompt == "-x"
+
+
 def test_exponents_in_yaml_and_on_the_command_line_are_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, "search:\n  weight_lr: 3e-4\n  arch_lr: 1E-2\nretrain:\n  lr: 5e-05")
     config = parsed("--config", str(path), "--search.cost_weight", "2e-1")

@@ -1,5 +1,6 @@
 """Prompts as tokens and continuations as text, for each kind of tokens."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,26 @@ def test_a_tokenizer_file(tmp_path: Path) -> None:
     made = Prompt("abab", corpus, data)
     assert made.tokens.tolist() == [2, 2]
     assert made.with_more(np.append(made.tokens, [0, 1])).startswith("abab") and "a" in made.with_more(np.append(made.tokens, [0]))[4:]
+
+
+def test_a_prompt_that_a_tokenizer_file_has_no_tokens_for_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "wl.json").write_text(json.dumps({
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {word: n for n, word in enumerate(sorted(set(TEXT.split())))}, "unk_token": "[UNK]"},
+    }))  # fmt: skip
+    corpus, data = corpus_of(tmp_path, str(tmp_path / "wl.json"))
+    assert len(Prompt("the dog", corpus, data).tokens) == 2
+    with pytest.raises(SettingError, match=r"^prompt: .*wl\.json cannot encode the text: .*expected text that") as error:
+        Prompt("the cow", corpus, data)
+    assert error.value.path == "prompt" and "data.tokens" not in str(error.value)
+
+
+def test_a_prompt_whose_text_further_tokens_change_is_told_as_its_tokens_are(tmp_path: Path) -> None:
+    corpus, data = corpus_of(tmp_path, "bytes")
+    made = Prompt("n", corpus, data)
+    made.tokens = np.array([ord("n"), 0xC3])  # half a character
+    assert made.with_more(np.append(made.tokens, [0xA9, ord("s")])) == "nés"
 
 
 def test_prompts_without_a_token_and_stored_numbers_are_refused(tmp_path: Path) -> None:
