@@ -50,7 +50,7 @@ def wait_for(process: subprocess.Popen, condition: Callable[[], bool], seconds: 
 
 def results(run: Path) -> dict[str, Any]:
     """All that must not depend on kills: no times in it."""
-    rows = [{key: row[key] for key in row if key != "latency_ms"} for row in read(run / "comparison.json")]
+    rows = [{key: row[key] for key in row if not key.endswith("latency_ms")} for row in read(run / "comparison.json")]
     architectures = {path.name: {**read(path), "provenance": None} for path in sorted((run / "architectures").glob("*.json"))}
     for arch in architectures.values():
         arch.get("cost", {}).pop("latency_ms", None)
