@@ -36,7 +36,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 RUN = "run"  # the folder's name in every experiment, since files record it
-MEASURED = ("tokens_per_second", "latency_ms", "latency")  # times, which no two runs share
+MEASURED = ("tokens_per_second", "latency_ms", "predicted_latency_ms", "latency")  # times, which no two runs share
 INDIVISIBLE = 0.3  # share of the uninterrupted run that a kill can cost, and a resume must do in one go: all pictures and the page
 
 
