@@ -13,7 +13,7 @@ from derive import Architecture, build
 from derive.strict_json import read_json, write_atomic, write_json
 from nas.config import Config
 from nas.data import WORDED, Corpus
-from nas.latency import LayerTimes, measure_network, medians_of, shape_of
+from nas.latency import LayerTimes, measure_network, shape_of
 from nas.machine import Machine, compile_each
 from nas.train import load_weights
 from supernet.errors import RunFailed
@@ -28,9 +28,7 @@ def write_comparison(folder: Path, names: list[str], seeds: list[int], config: C
 
     Beside the measured time stands the one that the times of its layers promise.
     """
-    rows = []
-    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
-    layers = LayerTimes(config, settings, machine, medians_of(folder / "latency.json"))
+    rows, layers = [], LayerTimes(config, machine)
     for name in names:
         homes = {seed: folder / "retrain" / name / f"seed-{seed}" for seed in seeds}
         first = homes[seeds[0]]

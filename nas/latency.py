@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,11 +18,9 @@ from derive import Architecture
 from nas.config import Config
 from nas.costs_table import BASELINE
 from nas.machine import Machine, compile_each
-from nas.run_readers import read_object
 from supernet.attention import Relative
 from supernet.backbone import Network, sinusoids
 from supernet.blocks import parse_candidate
-from supernet.errors import UserError
 from supernet.inference import for_inference
 from supernet.layers import Context, IdentityLayer, build_layer
 from supernet.settings import ModelSettings
@@ -121,12 +118,13 @@ def measure_network(model: Network, shape: tuple[int, int], machine: Machine, *,
 
 @dataclass
 class LayerTimes:
-    """Medians in ms of layers and surroundings without gradient: those of the run's latency.json, or measured when first asked for."""
+    """Medians in ms of layers and surroundings without gradient, measured when first asked for.
+
+    Not those of the run's latency.json: a machine that other jobs use is another one by the time that networks are compared.
+    """
 
     config: Config
-    settings: ModelSettings  # that the table is of
     machine: Machine
-    table: dict[str, float]  # label -> median, "" -> that of the surroundings
     measured: dict[Any, float] = dataclasses.field(default_factory=dict)
 
     def predict(self, arch: Architecture) -> float:
@@ -134,36 +132,17 @@ class LayerTimes:
         return math.fsum([self._around(arch), *(self._layer(layer.label, arch.model) for layer in arch.layers)])
 
     def _layer(self, label: str, settings: ModelSettings) -> float:
-        if settings == self.settings and label in self.table:
-            return self.table[label]
         if (label, settings) not in self.measured:
             layers = layer_stack(label, settings, self.machine, compiled=self.config.run.compile)
             self.measured[label, settings] = measure_layers(layers, settings, shape_of(self.config), self.machine)["median_ms"]
         return self.measured[label, settings]
 
     def _around(self, arch: Architecture) -> float:
-        if arch.model == self.settings and "" in self.table:
-            return self.table[""]
         depth = len(arch.layers)
         if (depth, arch.model) not in self.measured:
             model = Network(arch.model, [IdentityLayer() for _ in range(depth)]).to(self.machine.device)
             self.measured[depth, arch.model] = measure_network(model, shape_of(self.config), self.machine)["median_ms"]
         return self.measured[depth, arch.model]
-
-
-def medians_of(path: Path) -> dict[str, float]:
-    """What LayerTimes takes of a run's latency.json; nothing where there is none, or one of another mode or an earlier version.
-
-    UserError names the file where it is not such a table.
-    """
-    table = read_object(path) or {}
-    if not str(table.get("mode")).endswith("inference") or "surroundings" not in table:
-        return {}
-    rows = {**table["candidates"], "": table["surroundings"]} if isinstance(table.get("candidates"), dict) else {"candidates": None}
-    for label, row in rows.items():
-        if not isinstance(row, dict) or not isinstance(row.get("median_ms"), (int, float)):
-            raise UserError(f"{path}: {label or 'surroundings'}: expected an object with a number median_ms, got {row!r}")
-    return {label: row["median_ms"] for label, row in rows.items()}
 
 
 def device_name(device: torch.device) -> str:

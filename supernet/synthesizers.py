@@ -5,6 +5,8 @@ own, so their map is computed once a forward pass. Maps are built for the whole 
 the T queries and K = M' + T keys at hand; column M + j is the segment's key j. Synthetic logits are not scaled.
 """
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,6 +14,8 @@ from torch.nn import functional
 from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, split_heads
 from supernet.costs import factor_lengths
 from supernet.settings import ModelSettings
+
+MAP_NUMBERS = 2**20  # of maps that a CPU makes at a time
 
 
 def masked_softmax(logits: Tensor, allowed: Tensor | None, *, every_row_sees: bool = False) -> Tensor:
@@ -201,7 +205,13 @@ class MixtureLogits(nn.Module):
 
 
 class Synthesizer(Attending):
-    """Y = softmax(S(X)) V W_O for logits S of any kind. x [B, T, d] -> [B, T, d]."""
+    """Y = softmax(S(X)) V W_O for logits S of any kind. x [B, T, d] -> [B, T, d].
+
+    Where every row of the batch has maps of its own, a CPU takes so many rows at a time that their maps fit its cache: in the same
+    time, and without the memory that the steps from logits to gradients would take for all rows at once.
+    """
+
+    own_maps = False
 
     def attention(self, x: Tensor, seen: Past | None = None, *, mask: Tensor | None = None) -> Tensor:
         """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]; without `seen` x is all there is."""
@@ -211,7 +221,15 @@ class Synthesizer(Attending):
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         """`mask` [B, T] bool, True = real token."""
-        return mix_values(self.attention(x, seen, mask=mask), seen.values)
+        rows = max(1, MAP_NUMBERS // (self.heads * x.shape[1] * seen.values.shape[2]))
+        if not self.own_maps or rows >= len(x) or x.device.type != "cpu":
+            return mix_values(self.attention(x, seen, mask=mask), seen.values)
+        parts = (None if one is None else one.split(rows) for one in (x, seen.values, seen.keys, mask))
+        xs, values, keys, masks = (part or itertools.repeat(None) for part in parts)
+        return torch.cat([
+            mix_values(self.attention(x, seen._replace(values=own, keys=key), mask=real), own)
+            for x, own, key, real in zip(xs, values, keys, masks)
+        ])  # fmt: skip
 
 
 class DenseSynthesizer(Synthesizer):
@@ -252,6 +270,8 @@ class FixedRandomSynthesizer(Synthesizer):
 class FactorizedDenseSynthesizer(Synthesizer):
     """Synthesizer with FactorizedDenseLogits."""
 
+    own_maps = True
+
     def __init__(self, config: ModelSettings, *, heads: int, a: int, b: int):
         super().__init__(config, FactorizedDenseLogits(config, heads, a, b))
 
@@ -265,6 +285,8 @@ class FactorizedRandomSynthesizer(Synthesizer):
 
 class MixtureSynthesizer(Synthesizer):
     """Synthesizer with MixtureLogits."""
+
+    own_maps = True
 
     def __init__(self, config: ModelSettings, *, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int):
         super().__init__(config, MixtureLogits(config, heads, parts, d_hidden, rank, a, b))

@@ -1,9 +1,7 @@
 """Latency: a row for every candidate and for the baseline, times that order blocks as their work does, and sums that predict."""
 
 import dataclasses
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +11,7 @@ from torch import Tensor
 import nas.latency
 from derive import Architecture, build
 from nas.config import Config, DataConfig, LatencyConfig, ModelConfig, SearchConfig
-from nas.latency import LayerTimes, device_name, layer_stack, measure_candidates, measure_layers, measure_network, medians_of
-from supernet.errors import UserError
+from nas.latency import LayerTimes, device_name, layer_stack, measure_candidates, measure_layers, measure_network
 from supernet.settings import ModelSettings
 from tiny_runs import CPU, tiny
 
@@ -112,44 +109,28 @@ def test_a_network_is_measured_with_its_memory_full() -> None:
     assert measure_network(model, (1, 16), CPU)["median_ms"] > 0 and set(seen) == {9}
 
 
-def test_a_prediction_is_the_sum_of_the_table() -> None:
+def test_a_prediction_is_the_sum_of_what_was_measured() -> None:
     settings = ModelSettings.from_mapping(MODEL)
-    times = LayerTimes(tiny(), settings, CPU, {"self_attention": 2.0, "feed_forward": 3.0, "": 0.5})
-    assert times.predict(Architecture.from_pattern("sfsf", MODEL)) == 10.5 and not times.measured
+    known = {("self_attention", settings): 2.0, ("feed_forward", settings): 3.0, (4, settings): 0.5}
+    times = LayerTimes(tiny(), CPU, dict(known))
+    assert times.predict(Architecture.from_pattern("sfsf", MODEL)) == 10.5 and times.measured == known
 
 
 @pytest.mark.usefixtures("quickly")
-def test_what_no_table_has_is_measured_once() -> None:
-    settings = ModelSettings.from_mapping(MODEL)
-    times = LayerTimes(tiny(), settings, CPU, {"self_attention": 2e6, "": 1e6})
-    assert 5e6 < times.predict(Architecture.from_pattern("sfsf", MODEL)) < 5.001e6
-    assert list(times.measured) == [("feed_forward", settings)]
-    wider = Architecture.from_pattern("sf", {**MODEL, "d_model": 32})  # the table is of other widths
-    assert times.predict(wider) == times.predict(wider) < 1e3
-    assert len(times.measured) == 4
-
-
-def test_a_runs_table_is_read_where_it_is_of_inference(tmp_path: Path) -> None:
-    path, row = tmp_path / "latency.json", {"median_ms": 2.0}
-    assert medians_of(path) == {}
-    whole = {"mode": "eager inference", "candidates": {"identity": row}, "surroundings": {"median_ms": 0.5}}
-    for table, found in (
-        (whole, {"identity": 2.0, "": 0.5}), ({**whole, "mode": "eager training"}, {}),
-        ({"mode": "eager inference", "candidates": {"identity": row}}, {}),  # as earlier versions wrote it
-    ):
-        path.write_text(json.dumps(table))
-        assert medians_of(path) == found
-    for broken in ({**whole, "candidates": {"identity": {}}}, {**whole, "candidates": 3}, {**whole, "surroundings": None}):
-        path.write_text(json.dumps(broken))
-        with pytest.raises(UserError, match="latency.json: "):
-            medians_of(path)
+def test_each_layer_is_measured_once_for_its_widths() -> None:
+    times, settings = LayerTimes(tiny(), CPU), ModelSettings.from_mapping(MODEL)
+    first = times.predict(Architecture.from_pattern("sfsf", MODEL))
+    assert set(times.measured) == {("self_attention", settings), ("feed_forward", settings), (4, settings)}
+    assert times.predict(Architecture.from_pattern("fsfs", MODEL)) == pytest.approx(first)
+    times.predict(Architecture.from_pattern("sfsf", {**MODEL, "d_model": 32}))
+    assert len(times.measured) == 6
 
 
 def test_predicted_and_measured_times_agree() -> None:
     """Within a factor of two here, where other tests run beside it; benchmarks/README.md has the figure of an idle machine."""
     config = Config(data=DataConfig(), model=ModelConfig(), search=SearchConfig(), latency=LatencyConfig(batch_size=4))
     settings = config.model.settings(256, 64)
-    times = LayerTimes(config, settings, CPU, {})
+    times = LayerTimes(config, CPU)
     ratios = []
     for pattern in ("sfsfsfsf", "sfffffff", "ddqqffii"):
         arch = Architecture.from_pattern(pattern, {**settings.to_mapping(), "task": settings.task})

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from by_hand import HEADS, LENGTH, WIDTH, block_of, hand_attention, hand_logits, random_input, random_tokens, small
 from derive import Architecture, build
+from supernet import synthesizers
 from supernet.costs import MIXTURE_PARTS
 from supernet.supernet import Supernet
 from supernet.synthesizers import (
@@ -48,6 +49,21 @@ def test_formula_with_memory(label: str, memory_len: int, filled: int, length: i
     torch.testing.assert_close(block(x, memory=memory), expected, **TIGHT)
     if not filled:
         torch.testing.assert_close(block(x), expected, **TIGHT)
+
+
+@pytest.mark.parametrize("filled", [0, 11])
+@pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
+@pytest.mark.parametrize("label", LABELS)
+def test_maps_made_for_some_rows_at_a_time(label: str, mask: Tensor | None, filled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = block_of(label, small(memory_len=filled, position="none"))
+    x, memory = random_input(3, 13, WIDTH).requires_grad_(), random_input(3, filled, WIDTH, seed=2) if filled else None
+    found = {}
+    for numbers in (1, 2**30):
+        monkeypatch.setattr(synthesizers, "MAP_NUMBERS", numbers)
+        y = block(x, mask=mask, memory=memory)
+        found[numbers] = [y, *torch.autograd.grad(y.sin().sum(), [x, *block.parameters()], allow_unused=True)]
+    for some, every in zip(*found.values()):
+        torch.testing.assert_close(some, every, **TIGHT)
 
 
 @pytest.mark.parametrize("options", [{}, {"d_hidden": 6}, {"heads": 5, "d_hidden": 45}])  # narrower and wider than the values
