@@ -6,16 +6,18 @@ the T queries and K = M' + T keys at hand; column M + j is the segment's key j. 
 """
 
 import itertools
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, split_heads
 from supernet.costs import factor_lengths
 from supernet.settings import ModelSettings
 
-MAP_NUMBERS = 2**20  # of maps that a CPU makes at a time
+MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
 
 
 def masked_softmax(logits: Tensor, allowed: Tensor | None, *, every_row_sees: bool = False) -> Tensor:
@@ -207,8 +209,8 @@ class MixtureLogits(nn.Module):
 class Synthesizer(Attending):
     """Y = softmax(S(X)) V W_O for logits S of any kind. x [B, T, d] -> [B, T, d].
 
-    Where every row of the batch has maps of its own, a CPU takes so many rows at a time that their maps fit its cache: in the same
-    time, and without the memory that the steps from logits to gradients would take for all rows at once.
+    Where every row of the batch has maps of its own, large ones are not kept for the backward pass but made again, as the fused kernel
+    does; and a CPU makes so many at a time as fit its cache, without the memory that all of them would take on the way.
     """
 
     own_maps = False
@@ -222,14 +224,17 @@ class Synthesizer(Attending):
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         """`mask` [B, T] bool, True = real token."""
         rows = max(1, MAP_NUMBERS // (self.heads * x.shape[1] * seen.values.shape[2]))
-        if not self.own_maps or rows >= len(x) or x.device.type != "cpu":
-            return mix_values(self.attention(x, seen, mask=mask), seen.values)
+        if not self.own_maps or rows >= len(x):
+            return self._mixed(x, seen, mask)
+        rows = rows if x.device.type == "cpu" else len(x)
         parts = (None if one is None else one.split(rows) for one in (x, seen.values, seen.keys, mask))
         xs, values, keys, masks = (part or itertools.repeat(None) for part in parts)
-        return torch.cat([
-            mix_values(self.attention(x, seen._replace(values=own, keys=key), mask=real), own)
-            for x, own, key, real in zip(xs, values, keys, masks)
-        ])  # fmt: skip
+        pasts = (seen._replace(values=own, keys=key) for own, key in zip(values, keys))
+        run = partial(checkpoint, self._mixed, use_reentrant=False) if torch.is_grad_enabled() else self._mixed
+        return torch.cat([run(part, past, real) for part, past, real in zip(xs, pasts, masks)])
+
+    def _mixed(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
+        return mix_values(self.attention(x, seen, mask=mask), seen.values)
 
 
 class DenseSynthesizer(Synthesizer):
