@@ -77,11 +77,11 @@ def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compil
 def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
     """A row for one of COPIES layers that run one after the other on [B, T, d] activations, with their memory full."""
     x = torch.randn(*shape, settings.d_model, device=machine.device, requires_grad=backward)
-    memory, relative = full_memory(settings, shape[0], machine), every_distance(settings, shape[1], machine)
+    memories, relative = [full_memory(settings, shape[0], machine) for _ in layers], every_distance(settings, shape[1], machine)
 
     def forward() -> Tensor:
         y = x
-        for layer in layers:
+        for layer, memory in zip(layers, memories):
             y = Context(None, memory, relative).run(layer, y)  # with what a network spends on each
         return y
 
@@ -107,7 +107,7 @@ def measure_network(model: Network, shape: tuple[int, int], machine: Machine, *,
     """A row for a network on [B, T] tokens, with its memory full."""
     tokens = torch.zeros(shape, dtype=torch.int64, device=machine.device)
     memory = full_memory(model.settings, shape[0], machine)
-    options = {} if memory is None else {"memory": memory.expand(len(model.layers), -1, -1, -1)}
+    options = {} if memory is None else {"memory": memory.repeat(len(model.layers), 1, 1, 1)}
 
     def forward() -> Tensor:
         output = model(tokens, **options)

@@ -12,6 +12,7 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import speed
 import speed_growth
+from nas.config import SearchConfig
 from nas.costs_table import build_costs
 from speed_children import answer
 from speed_memory import KINDS
@@ -72,7 +73,10 @@ def test_operations_and_averages_of_steps() -> None:
     assert flops["sampled: weights"] == flops[FAIR] and flops["sampled: weights"][0] < flops["gumbel: weights"][0] < flops[MIXTURE][0]
     times = {name: [1.0, 2.0] for name in PASSES}
     add_averages(times, tuple(RELAXATIONS))
-    assert times[AVERAGE] == [2.0, 4.0] and times[WHOLE] == pytest.approx([1400 / 1100, 2800 / 1100])
+    default = SearchConfig()
+    average = 1 + 1 / default.arch_every
+    whole = (default.warmup_steps + (default.steps - default.warmup_steps) * average) / default.steps
+    assert times[AVERAGE] == [average, 2 * average] and times[WHOLE] == pytest.approx([whole, 2 * whole])
 
 
 def test_kinds_of_memory_are_steps() -> None:
