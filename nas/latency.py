@@ -18,8 +18,7 @@ from derive import Architecture
 from nas.config import Config
 from nas.costs_table import BASELINE
 from nas.machine import Machine, compile_each
-from supernet.attention import Relative
-from supernet.backbone import Network, sinusoids
+from supernet.backbone import Network
 from supernet.blocks import parse_candidate
 from supernet.inference import for_inference
 from supernet.layers import Context, IdentityLayer, build_layer
@@ -41,8 +40,7 @@ def measure_candidates(config: Config, settings: ModelSettings, machine: Machine
     backward = config.latency.of == "training" if training is None else training
     shape, compiled = shape_of(config), config.run.compile
     labels = [candidate.label for candidate in config.candidates(settings)]
-    around = Network(settings, [IdentityLayer() for _ in range(config.model.layers)]).to(machine.device)
-    surroundings = measure_network(around, shape, machine, backward=backward)
+    surroundings = measure_network(without_layers(settings, config.model.layers, machine), shape, machine, backward=backward)
     rows = {}
     for label in dict.fromkeys([*labels, *BASELINE]):
         layers = layer_stack(label, settings, machine, compiled=compiled, trains=backward)
@@ -64,20 +62,31 @@ def shape_of(config: Config) -> tuple[int, int]:
     return config.latency.batch_size, config.latency.seq_len or config.data.seq_len
 
 
+def without_layers(settings: ModelSettings, depth: int, machine: Machine) -> Network:
+    """What stands around the layers: a network of so many identities."""
+    return Network(settings, [IdentityLayer() for _ in range(depth)]).to(machine.device)
+
+
 def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compiled: bool = False, trains: bool = False) -> nn.ModuleList:
     """COPIES layers of a candidate, unless it trains as `for_inference` makes them: none where they are identities."""
-    bare = dataclasses.replace(settings, vocab_size=2, cutoffs=())  # the embedding may be larger than all layers
-    model = Network(bare, [build_layer(parse_candidate(label, settings), bare, number) for number in range(COPIES)])
+    small = bare(settings)
+    model = Network(small, [build_layer(parse_candidate(label, settings), small, number) for number in range(COPIES)])
     layers = (model if trains else for_inference(model)).layers.to(machine.device)
     if compiled:
         compile_each(layers)
     return layers
 
 
+def bare(settings: ModelSettings) -> ModelSettings:
+    """The settings with a vocabulary of two: an embedding may be larger than all layers."""
+    return dataclasses.replace(settings, vocab_size=2, cutoffs=())
+
+
 def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
     """A row for one of COPIES layers that run one after the other on [B, T, d] activations, with their memory full."""
     x = torch.randn(*shape, settings.d_model, device=machine.device, requires_grad=backward)
-    memories, relative = [full_memory(settings, shape[0], machine) for _ in layers], every_distance(settings, shape[1], machine)
+    memories = [full_memory(settings, shape[0], machine) for _ in layers]
+    relative = without_layers(bare(settings), 0, machine).relative(settings.memory_len + shape[1], x.detach())
 
     def forward() -> Tensor:
         y = x
@@ -92,15 +101,6 @@ def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[
 def full_memory(settings: ModelSettings, batch: int, machine: Machine) -> Tensor | None:
     """A layer's memory [B, M, d], or None for models without."""
     return torch.randn(batch, settings.memory_len, settings.d_model, device=machine.device) if settings.memory_len else None
-
-
-def every_distance(settings: ModelSettings, seq_len: int, machine: Machine) -> Relative | None:
-    """Relative positions of a segment behind a full memory, or None for other positions."""
-    if settings.position != "relative":
-        return None
-    distances = torch.arange(seq_len + settings.memory_len - 1, -1 if settings.causal else -seq_len, -1, device=machine.device)
-    zero = torch.zeros(settings.d_model, device=machine.device)
-    return Relative(sinusoids(distances, settings.d_model), zero, zero)
 
 
 def measure_network(model: Network, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
@@ -140,7 +140,7 @@ class LayerTimes:
     def _around(self, arch: Architecture) -> float:
         depth = len(arch.layers)
         if (depth, arch.model) not in self.measured:
-            model = Network(arch.model, [IdentityLayer() for _ in range(depth)]).to(self.machine.device)
+            model = without_layers(arch.model, depth, self.machine)
             self.measured[depth, arch.model] = measure_network(model, shape_of(self.config), self.machine)["median_ms"]
         return self.measured[depth, arch.model]
 

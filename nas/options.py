@@ -10,26 +10,10 @@ from typing import Any, Literal, NamedTuple, Optional
 
 import jsonargparse
 
-from nas.config import Config, DataConfig
 from derive.yaml_file import dump_yaml, read_yaml
+from nas.command_keys import SECTIONS, EvaluateDataConfig, section_type, unread_keys
+from nas.config import Config
 from supernet.errors import SettingError, UserError, did_you_mean
-
-SECTIONS = {field.name: field.type for field in dataclasses.fields(Config)}
-
-# Of these sections these commands take only the keys that they read; in a file, the others are read over.
-_OPENS = {"run": ("device", "precision", "deterministic"), "data": ("name", "path", "tokens", "eval_memory_len", "eval_clamp_len")}
-KEYS_READ = {
-    ("evaluate", "run"): _OPENS["run"], ("evaluate", "data"): (*_OPENS["data"], "seq_len", "eval_seq_len", "split"),
-    ("generate", "run"): ("seed", *_OPENS["run"]), ("generate", "data"): _OPENS["data"],
-}  # fmt: skip
-
-
-@dataclasses.dataclass
-class EvaluateDataConfig(DataConfig):
-    """The text, and which part of it is evaluated."""
-
-    split: Literal["held_out", "test"] = "held_out"
-    """part of the text to evaluate on"""
 
 
 @dataclasses.dataclass
@@ -100,19 +84,9 @@ def build_parser(
         kind, default = section_type(command, section), getattr(base or Config(), section)
         if not isinstance(default, kind):
             default = kind(**dataclasses.asdict(default))
-        skip = set() if every_key else _unread(command, section)
+        skip = set() if every_key else unread_keys(command, section)
         parser.add_argument(f"--{section}", type=kind, default=default, skip=skip)
     return parser
-
-
-def _unread(command: str, section: str) -> set[str]:
-    names = {field.name for field in dataclasses.fields(section_type(command, section))}
-    return names - set(KEYS_READ.get((command, section), names))
-
-
-def section_type(command: str, section: str) -> type:
-    """The dataclass of a section; `evaluate` has one key more."""
-    return EvaluateDataConfig if (command, section) == ("evaluate", "data") else SECTIONS[section]
 
 
 def parse_command(
@@ -133,7 +107,7 @@ def parse_command(
     parser = build_parser(command, description, sections, base=base, positional=positional, formats=formats, own=own)
     namespace = _parsed(parser, lambda: parser.parse_args(_readable(rest)), "")
     for section in sections:  # what is no option is as in the files
-        kept = {key: getattr(getattr(base, section), key) for key in _unread(command, section)}
+        kept = {key: getattr(getattr(base, section), key) for key in unread_keys(command, section)}
         setattr(namespace, section, dataclasses.replace(getattr(namespace, section), **kept))
     return _with_sections(base, namespace, ""), namespace, wants_print
 
@@ -162,7 +136,7 @@ def run_choices(folder: Path) -> Config:
 def print_config(config: Config, command: str, sections: Sequence[str]) -> None:
     """Print what a command takes of its sections as YAML, valid input of `--config`."""
     values = dataclasses.asdict(config)
-    read = {section: {key: value for key, value in values[section].items() if key not in _unread(command, section)} for section in sections}
+    read = {section: {key: value for key, value in values[section].items() if key not in unread_keys(command, section)} for section in sections}
     print(dump_yaml(read), end="")
 
 

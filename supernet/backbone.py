@@ -64,7 +64,10 @@ class Backbone(nn.Module):
         self, x: Tensor, layers: Sequence[nn.Module], memory: Tensor | None, padding_mask: Tensor | None = None,
         extras: Sequence[tuple] | None = None,
     ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-        """x [B, T, d] through some of the layers with their memory [n, B, M', d]: the last one's output, and every one's input where there is a memory to be made of it."""
+        """x [B, T, d] through some of the layers with their memory [n, B, M', d]: the last one's output, and every one's input.
+
+        The inputs are kept only in a model with memory, which is made of them.
+        """
         filled = 0 if memory is None else memory.shape[2]
         relative = self.relative(filled + x.shape[1], x)
         inputs = []

@@ -17,7 +17,7 @@ import yaml
 
 import search
 from derive import Architecture
-from nas.options import SECTIONS
+from nas.command_keys import SECTIONS
 from tiny_runs import ROOT, call, command, environment, error_line, start, tiny_yaml
 
 FILES = [

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import search
 from nas.config import Config
-from nas.options import SECTIONS, config_from_values
+from nas.command_keys import SECTIONS
+from nas.options import config_from_values
 from derive.yaml_file import dump_yaml
 from supernet.errors import UserError
 from tiny_runs import tiny_values
