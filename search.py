@@ -170,15 +170,15 @@ def main(arguments: list[str] | None = None) -> None:
 
     sys.stdout = sys.stdout or open(os.devnull, "w")  # None where it was closed before the start
     sys.stderr = sys.stderr or open(os.devnull, "w")
-    with exit_codes():
-        stop = StopFlag().install()
-        arguments = sys.argv[1:] if arguments is None else arguments
-        if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            from nas.distributed import work_together
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from nas.distributed import without_teardown, work_together
 
+        with without_teardown(), exit_codes():
+            stop = StopFlag().install()
             work_together(lambda: execute(arguments, stop), stop)
-        else:
-            execute(arguments, stop)
+    with exit_codes():
+        execute(arguments, StopFlag().install())
 
 
 def execute(arguments: list[str], stop) -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from nas.costs_table import build_costs
 from nas.data import load_corpus
-from nas.distributed import average, joined, require_equal, stop_asked
+from nas.distributed import average, joined, require_equal, stop_asked, without_teardown
 from nas.machine import Machine
 from nas.search_loop import arch_step, build_state, weight_step
 from nas.sharding import gathered
@@ -112,4 +112,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with without_teardown():
+        main()
