@@ -28,7 +28,7 @@ from derive import Architecture
 from nas.config import Config, DataConfig, ModelConfig, RunConfig, SearchConfig
 from nas.costs_table import build_costs
 from nas.data import load_corpus
-from nas.distributed import joined
+from nas.distributed import joined, without_teardown
 from nas.machine import Machine, choose_machine
 from nas.search_gates import weight_gates
 from nas.search_loop import arch_step, build_state, weight_step
@@ -74,7 +74,7 @@ def ddp_step(config: Config, corpus: object, machine: Machine) -> Callable[[], N
 
     def step() -> None:
         state.step += 1
-        gates = weight_gates(state.model, config, 0, state.step, config.data.batch_size)
+        gates = weight_gates(state.model, config, 0, state.step)
         inputs, targets = tokens_to(batches[state.step % 64], machine.device)
         logits: Tensor = wrapped(inputs, gates)
         state.optimizer.zero_grad(set_to_none=True)
@@ -142,8 +142,8 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(options)
-        return
+        with without_teardown():
+            measure(options)
     times: dict[int, dict[str, list[float]]] = {1: {}, options.processes: {}}
     for _ in range(options.rounds):
         for world, found in times.items():

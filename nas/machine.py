@@ -14,12 +14,16 @@ from supernet.errors import SettingError
 
 @dataclass(frozen=True)
 class Machine:
-    """Device and compute dtype of this process, and which it is of how many that work on one network together."""
+    """Device and compute dtype of this process, and which it is of how many that work on one network together.
+
+    What a training counts on the device is read every `read_every` steps, since a GPU has to be waited for.
+    """
 
     device: torch.device
     dtype: torch.dtype
     rank: int = 0
     world: int = 1
+    read_every: int = 1
 
     def autocast(self) -> contextlib.AbstractContextManager:
         """Mixed precision where the dtype is not fp32."""
@@ -63,4 +67,5 @@ def choose_machine(run: RunConfig) -> Machine:
     if torch.are_deterministic_algorithms_enabled() != run.deterministic:  # setting it imports torch's compiler, whatever the value
         torch.use_deterministic_algorithms(run.deterministic)
     precision = run.precision if run.precision != "auto" else ("bf16" if kind == "cuda" else "fp32")
-    return Machine(torch.device(name), {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision])
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    return Machine(torch.device(name), dtype, read_every=10 if kind == "cuda" else 1)

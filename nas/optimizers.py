@@ -5,6 +5,7 @@ import math
 import torch
 from torch import nn
 
+from nas.distributed import is_shared
 from supernet.backbone import parameter_groups
 
 
@@ -32,7 +33,19 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def norm_clipped(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float) -> torch.Tensor:
-    """Clip the gradient of the optimizer's own parameters, all together, to norm `clip`; returns the norm before."""
+    """Clip the gradient of the optimizer's own parameters, all together, to norm `clip`; returns the norm before, the whole model's."""
     scaler.unscale_(optimizer)
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    return nn.utils.clip_grad_norm_(parameters, clip)
+    norm = nn.utils.clip_grad_norm_(parameters, clip)
+    return norm.full_tensor() if is_shared(norm) else norm
+
+
+def step_where(finite: torch.Tensor, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
+    """The optimizer's step where `finite`, a bool on the device, holds, else nothing; the device decides, nothing waits for it.
+
+    Fused optimizers look at `found_inf` for it, which a working scaler sets itself.
+    """
+    if not scaler.is_enabled():
+        optimizer.found_inf = (~finite).float()
+    scaler.step(optimizer)
+    scaler.update()

@@ -22,7 +22,7 @@ def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
             return torch.full((layers, candidates), 1 / candidates)
         return fair_path(layers, candidates, seed, step)
     noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
-    return relaxed_gates(settings, net.alphas.detach().cpu(), noise, step)
+    return relaxed_gates(settings, net.host_alphas(), noise, step)
 
 
 def fair_path(layers: int, candidates: int, seed: int, step: int) -> Tensor:

@@ -130,7 +130,7 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     write_probabilities(folder, state, costs, config, seed, verdict=verdict)
 
 
-def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, float]:
+def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, Tensor | float]:
     """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
     settings, step, net = config.search, state.step, state.model
     gates = weight_gates(net, config, seed, step).detach()
@@ -142,15 +142,15 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
     net.alphas.requires_grad_(False)
     try:
         losses = part_losses(net, batch, machine, gates, size=config.data.micro_batch_size, memory=state.memory)
-        value = state.descend(losses, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
+        loss = state.descend(losses, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
     finally:
         net.alphas.requires_grad_(True)
-    return {"loss": value, "temperature": temperature(settings, step)}
+    return {"loss": loss, "temperature": temperature(settings, step)}
 
 
 def arch_step(
     state: SearchState, config: Config, corpus: Corpus, costs: CostTable, machine: Machine, seed: int
-) -> dict[str, float]:
+) -> dict[str, Tensor]:
     """One Adam step of the alphas on the `alphas` part; the weights stay as they are, bit for bit.
 
     The gradient is that of the relaxation's gates; for `sampled` it is the score-function estimate over `arch_samples` layouts
@@ -177,7 +177,7 @@ def arch_step(
         torch.nn.utils.clip_grad_norm_([net.alphas], settings.clip)
         state.arch_optimizer.step()
         net.alphas.grad = None
-    return {"arch_loss": float(mean)}
+    return {"arch_loss": mean}
 
 
 def _gate_gradient(net: Supernet, run: Run, gates: Tensor, settings: SearchConfig) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -193,19 +193,20 @@ def _gate_gradient(net: Supernet, run: Run, gates: Tensor, settings: SearchConfi
 
 def _score_function(net: Supernet, run: Run, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None]:
     """(estimate of the alphas' gradient, mean loss of the layouts, next memory: that of the first layout)."""
-    alphas = net.alphas.detach().cpu()
+    alphas = net.host_alphas()
     gates = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(samples)]
     with torch.no_grad():
         found = [list(zip(*run(layout))) for layout in gates]
     losses = torch.stack([sum(loss) for loss, _ in found])
-    choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device)
+    choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device, non_blocking=True)
     (gradient,) = torch.autograd.grad(score_function_loss(net.alphas, choices, losses), net.alphas)
     return gradient, losses.mean(), join_memories(found[0][1])
 
 
 def log_line(
-    state: SearchState, config: Config, corpus: Corpus, costs: CostTable, machine: Machine, numbers: dict[str, float]
-) -> dict[str, Any]:
+    state: SearchState, config: Config, corpus: Corpus, costs: CostTable, machine: Machine,
+    numbers: dict[str, Tensor | float],
+) -> dict[str, Any]:  # fmt: skip
     """One line of metrics.jsonl; held-out figures only at the steps of `evaluate_every` and at the end."""
     settings, net = config.search, state.model
     with torch.no_grad():
@@ -215,7 +216,7 @@ def log_line(
         line = {
             "step": state.step,
             "phase": "warmup" if state.step <= settings.warmup_steps else "search",
-            **numbers,
+            **{name: float(number) for name, number in numbers.items()},
             "entropy": round(float(mean_entropy(probabilities)), 6),
             "expected_cost": round(float(costs.expected(probabilities)) / costs.baseline, 6),
             "held_out_loss": None,
@@ -232,7 +233,7 @@ def held_out_losses(net: Supernet, config: Config, corpus: Corpus, machine: Mach
 
     The supernet's loss is the mean over DRAWS gates of the relaxation (the same noise at every step; `softmax` has none).
     """
-    alphas = net.alphas.detach().cpu()
+    alphas = net.host_alphas()
     best = one_hot_rows(alphas)
     generator = generator_from("held-out gates")
     draws = 1 if config.search.relaxation == "softmax" else DRAWS

@@ -163,9 +163,9 @@ def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, see
                 held_out = None
                 if last or passes(state.step, settings.evaluate_every, config.run.log_every):
                     held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
-                metrics.write(step=state.step, phase="retrain", loss=loss, held_out_loss=held_out,
+                metrics.write(step=state.step, phase="retrain", loss=float(loss), held_out_loss=held_out,
                               tokens_per_second=round(speed, 1))  # fmt: skip
-                progress.set_postfix(loss=loss, refresh=False)
+                progress.set_postfix(loss=float(loss), refresh=False)
             if state.step % config.run.checkpoint_every == 0 and not last:
                 save_state(state, folder, machine)
             if stop_asked(machine, stop):
@@ -190,7 +190,7 @@ def passes(step: int, every: int, log_every: int) -> bool:
     return step // every > (step - 1) // log_every * log_every // every
 
 
-def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> float:
+def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> Tensor:
     """One AdamW step on the `weights` part; returns the loss. A non-finite step changes nothing and is counted."""
     settings, step = config.retrain, state.step
     torch.manual_seed(seed_from(seed, "retrain", "dropout", step, *own_part(machine)))

@@ -1,9 +1,8 @@
 """A network with its optimizer: one step of its weights, what a resume needs, and the way back from a loss that is not finite."""
 
-import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +13,7 @@ from nas.checkpoint import CURRENT, PREVIOUS, restore, save_checkpoint, warn
 from nas.distributed import average_gradients, share_files
 from nas.losses import join_memories
 from nas.machine import Machine
-from nas.optimizers import norm_clipped, set_learning_rate
+from nas.optimizers import norm_clipped, set_learning_rate, step_where
 from nas.sharding import gathered, gathered_rows, load_whole_weights, scattered_moments, scattered_rows, whole_weights
 from supernet.errors import RunFailed
 
@@ -34,9 +33,14 @@ class TrainState:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     step: int = 0  # weight steps done
-    bad_steps: int = 0  # steps in a row whose loss was not finite
+    bad: Tensor = field(default_factory=lambda: torch.tensor(0))  # bad_steps, on the device
     slowed: float = 1.0  # factor of the learning rate: SLOWER after a way back
     memory: Tensor | None = None  # [N, B, M', d] of this process's rows, where they go on
+
+    @property
+    def bad_steps(self) -> int:
+        """Steps in a row, up to the last one, whose loss or gradient was not finite."""
+        return int(self.bad)
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Whole tensors and plain values only, so that it loads with weights_only=True; all processes must call it."""
@@ -48,16 +52,18 @@ class TrainState:
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from `to_checkpoint`'s value."""
-        self.step, self.bad_steps, self.slowed = saved["step"], saved["bad_steps"], saved["slowed"]
+        self.step, self.slowed = saved["step"], saved["slowed"]
+        self.bad = torch.tensor(saved["bad_steps"])
         load_whole_weights(self.model, saved["model"])
         self.optimizer.load_state_dict(scattered_moments(saved["optimizer"], self.optimizer))
         self.scaler.load_state_dict(saved["scaler"])
         self.memory = scattered_rows(saved["memory"], self.model)
 
-    def descend(self, losses: Iterable[tuple[Tensor, Tensor | None]], lr: float, clip: float, machine: Machine) -> float:
+    def descend(self, losses: Iterable[tuple[Tensor, Tensor | None]], lr: float, clip: float, machine: Machine) -> Tensor:
         """One optimizer step down the processes' mean loss; returns it. `losses` are `part_losses`, whose memory is kept.
 
-        A loss or gradient that is not finite changes nothing and is counted. Raises NotFinite after MOST_BAD_STEPS of them in a row.
+        A loss or gradient that is not finite changes nothing and is counted, all without waiting for the device. The count is read
+        every `machine.read_every` steps: then NotFinite is raised at MOST_BAD_STEPS or more in a row, and a spoilt memory dropped.
         """
         set_learning_rate(self.optimizer, lr * self.slowed)
         self.optimizer.zero_grad(set_to_none=True)
@@ -67,15 +73,15 @@ class TrainState:
             mean += loss.detach()
             memories.append(memory)
         average_gradients(machine, self.optimizer, mean)
-        norm = norm_clipped(self.optimizer, self.scaler, clip)
-        value = float(mean)
-        self.bad_steps = require_finite(value, norm, self.bad_steps)
-        if self.bad_steps == 0 or self.scaler.is_enabled():
-            self.scaler.step(self.optimizer)
-        self.scaler.update()
+        finite = torch.isfinite(mean) & torch.isfinite(norm_clipped(self.optimizer, self.scaler, clip))
+        step_where(finite, self.optimizer, self.scaler)
+        self.bad = torch.where(finite, 0, self.bad.to(machine.device) + 1)
         self.step += 1
-        self.memory = None if self.bad_steps else join_memories(memories)
-        return value
+        self.memory = join_memories(memories)
+        if self.step % machine.read_every == 0 and self.bad_steps:
+            self.memory = None
+            require_few(self.bad_steps, mean)
+        return mean
 
 
 class StepClock:
@@ -100,16 +106,13 @@ class StepClock:
 State = TypeVar("State", bound=TrainState)
 
 
-def require_finite(loss: float, norm: Tensor, bad_steps: int) -> int:
-    """Non-finite steps in a row, this one included (0 when it is fine); NotFinite at MOST_BAD_STEPS of them."""
-    if math.isfinite(loss) and bool(torch.isfinite(norm)):
-        return 0
-    if bad_steps + 1 >= MOST_BAD_STEPS:
+def require_few(bad_steps: int, loss: Tensor) -> None:
+    """NotFinite from MOST_BAD_STEPS steps in a row on that were not finite."""
+    if bad_steps >= MOST_BAD_STEPS:
         raise NotFinite(
-            f"the loss or its gradient was not finite in {MOST_BAD_STEPS} steps in a row (last loss {loss}); the last good "
+            f"the loss or its gradient was not finite in {bad_steps} steps in a row (last loss {float(loss)}); the last good "
             "checkpoint is kept; lower the learning rate"
         )
-    return bad_steps + 1
 
 
 def save_state(state: TrainState, folder: Path, machine: Machine) -> None:

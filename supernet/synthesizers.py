@@ -13,24 +13,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, split_heads
+from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, split_heads, with_causal_bias
 from supernet.costs import factor_lengths
+from supernet.gates import full_precision
 from supernet.settings import ModelSettings
 
 MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
 
 
-def masked_softmax(logits: Tensor, allowed: Tensor | None, *, every_row_sees: bool = False) -> Tensor:
-    """softmax over the allowed keys in fp32 or better; a row without any allowed key is 0, with finite gradients.
-
-    `every_row_sees` says that there is no such row, as under a causal mask alone, and spares a pass over the map.
-    """
-    weights = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if allowed is None:
-        return torch.softmax(weights, dim=-1).to(logits.dtype)
+def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
+    """softmax over the allowed keys in fp32 or better; a row without any allowed key is 0, with finite gradients."""
+    weights = full_precision(logits)
     hidden = torch.zeros((), dtype=weights.dtype, device=weights.device).masked_fill(~allowed, torch.finfo(weights.dtype).min)
-    attention = torch.softmax(weights + hidden, dim=-1)  # adding costs one pass over the map; filling, four with the gradient's
-    return (attention if every_row_sees else attention * allowed).to(logits.dtype)
+    return (torch.softmax(weights + hidden, dim=-1) * allowed).to(logits.dtype)
+
+
+def plain_softmax(logits: Tensor, *, causal: bool) -> Tensor:
+    """softmax in fp32 or better over all keys [..., T, K], or over the memory and those up to each query."""
+    weights = full_precision(logits)
+    return torch.softmax(with_causal_bias(weights) if causal else weights, dim=-1).to(logits.dtype)
 
 
 def mix_values(attention: Tensor, values: Tensor) -> Tensor:
@@ -218,8 +219,9 @@ class Synthesizer(Attending):
     def attention(self, x: Tensor, seen: Past | None = None, *, mask: Tensor | None = None) -> Tensor:
         """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]; without `seen` x is all there is."""
         logits = self.logits(x, seen)
-        allowed = allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask)
-        return masked_softmax(logits, allowed, every_row_sees=mask is None)
+        if mask is None:
+            return plain_softmax(logits, causal=self.causal)
+        return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         """`mask` [B, T] bool, True = real token."""

@@ -1,12 +1,14 @@
 """Dot-product self-attention against plain loops, with masks, memory and relative positions."""
 
+import math
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from by_hand import LENGTH, block_of, hand_attention, random_input, random_tokens, shaken, small
 from derive import Architecture, build
-from supernet.attention import SelfAttention, causal_keys, merge_heads, output_projection, split_heads
+from supernet.attention import SelfAttention, causal_bias, causal_keys, merge_heads, output_projection, split_heads
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
 MASK = torch.ones(3, 13, dtype=torch.bool)
@@ -99,6 +101,15 @@ def test_causal_mask_after_inference_mode_still_trains() -> None:
 def test_causal_keys_count_from_the_end() -> None:
     allowed = causal_keys(3, 5, torch.device("cpu"))
     assert allowed.tolist() == [[True] * 3 + [False] * 2, [True] * 4 + [False], [True] * 5]
+
+
+def test_masks_are_made_once_and_may_be_made_in_inference_mode() -> None:
+    with torch.inference_mode():
+        bias = causal_bias(4, 6, torch.device("cpu"), torch.float64)
+    assert causal_bias(4, 6, torch.device("cpu"), torch.float64) is bias and not bias.is_inference()
+    assert torch.equal(bias == 0, causal_keys(4, 6, torch.device("cpu"))) and bias.dtype == torch.float64
+    assert bias.unique().tolist() == [-math.inf, 0]
+    assert causal_bias(4, 6, torch.device("cpu"), torch.float32).dtype == torch.float32
 
 
 def test_heads_are_neighbouring_columns_and_merge_again() -> None:

@@ -1,5 +1,7 @@
 """The search's steps: who changes, what each reads, what the gradients are, and that a stopped search goes on bit for bit."""
 
+import copy
+import dataclasses
 import json
 import math
 import subprocess
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import nas.search_loop as loop
 from nas.batches import training_batch
@@ -19,6 +22,7 @@ from nas.search_loop import arch_step, build_state, weight_step
 from nas.stop import Stopped
 from supernet.errors import RunFailed
 from supernet.gates import RELAXATIONS
+from supernet.supernet import Supernet
 from tiny_runs import CPU, ROOT, Bench, StopAt, assert_equal, bench, environment, search_in, tiny
 
 TIMINGS = ("tokens_per_second",)
@@ -332,6 +336,51 @@ def test_a_search_goes_back_once_and_ends_the_same_when_it_is_killed_on_the_way(
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
     assert_equal(final_state(tmp_path / "whole", config), final_state(tmp_path / "parts", config))
     assert final_state(tmp_path / "whole", config)["slowed"] == 0.3
+
+
+class NothingIsRead(TorchDispatchMode):
+    """Fails where a number of a tensor is asked for, for which a GPU would have to be waited for."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: tuple = (), options: dict | None = None) -> Any:
+        assert function is not torch.ops.aten._local_scalar_dense.default
+        return function(*arguments, **(options or {}))
+
+
+def drawn_on_the_host(net: Supernet, *arguments: Any) -> torch.Tensor:
+    """`weight_gates`, which may read what lies on the host: of the network only a copy of the alphas, there when it is called."""
+    net.host_alphas()
+    with _disable_current_modes():
+        return weight_gates(net, *arguments)
+
+
+@pytest.mark.parametrize("relaxation", list(RELAXATIONS))
+@pytest.mark.parametrize("changes", [{}, {"model__memory_len": 20, "model__position": "relative", "data__micro_batch_size": 2}])
+def test_a_weight_step_waits_for_nothing(relaxation: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the warm-up nor after it; what the alphas' step has changed is read once, by the first step after it."""
+    monkeypatch.setattr(loop, "weight_gates", drawn_on_the_host)
+    made = bench(search__relaxation=relaxation, **changes)
+    gpu = dataclasses.replace(CPU, read_every=10)
+    with NothingIsRead():
+        for _ in range(9):
+            weight_step(made.state, made.config, made.corpus, gpu, 0)
+    with pytest.raises(AssertionError), NothingIsRead():
+        weight_step(made.state, made.config, made.corpus, gpu, 0)  # the tenth reads the count
+    arch_step(made.state, made.config, made.corpus, made.costs, gpu, 0)
+    alphas = made.state.model.host_alphas()
+    with NothingIsRead():
+        weight_step(made.state, made.config, made.corpus, gpu, 0)
+    assert made.state.model.host_alphas() is alphas and torch.equal(alphas, made.state.model.alphas)
+
+
+def test_host_alphas_follow_the_alphas() -> None:
+    made = bench()
+    before = made.state.model.host_alphas()
+    assert not before.any() and not before.requires_grad
+    arch_step(made.state, made.config, made.corpus, made.costs, CPU, 0)
+    after = made.state.model.host_alphas()
+    assert torch.equal(after, made.state.model.alphas) and after.abs().max() > 0 and not before.any()
+    made.state.load(copy.deepcopy(bench().state.to_checkpoint()))
+    assert not made.state.model.host_alphas().any()
 
 
 def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:

@@ -21,7 +21,7 @@ from nas.data import Corpus, load_corpus
 from nas.optimizers import learning_rate
 from nas.stop import StopFlag, Stopped
 from nas.train import build_training, evaluate, load_weights, save_weights, train_architecture, train_step
-from nas.train_state import SLOWER, require_finite, save_state
+from nas.train_state import SLOWER, NotFinite, TrainState, save_state
 from supernet.errors import RunFailed, UserError
 from tiny_runs import CPU, StopAt, assert_equal, tiny
 
@@ -227,23 +227,54 @@ def test_without_a_checkpoint_it_goes_back_to_the_start_and_says_so(tmp_path: Pa
 def test_a_row_of_bad_steps_writes_no_checkpoint_over_a_good_one(tmp_path: Path) -> None:
     config = tiny()
     state = build_training(architecture(config), config, 0, CPU)
-    state.bad_steps = 2
+    state.bad = torch.tensor(2)
     save_state(state, tmp_path, CPU)
     assert not list(tmp_path.iterdir())
-    state.bad_steps = 0
-    state.step = 5
+    state.bad, state.step = torch.tensor(0), 5
     save_state(state, tmp_path, CPU)
-    state.bad_steps, state.step = 1, 6
+    state.bad, state.step = torch.tensor(1), 6
     save_state(state, tmp_path, CPU)
     assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["step"] == 5
 
 
-def test_bad_steps_are_counted_in_a_row() -> None:
-    fine, broken = torch.tensor(1.0), torch.tensor(math.inf)
-    assert require_finite(2.0, fine, 7) == 0
-    assert require_finite(math.nan, fine, 0) == 1 and require_finite(2.0, broken, 3) == 4
-    with pytest.raises(RunFailed):
-        require_finite(math.inf, fine, 19)
+def spoilt(state: TrainState, value: float) -> float:
+    """Put a value into the first embedding and return what stood there."""
+    with torch.no_grad():
+        before = float(state.model.embedding.weight[32, 0])  # a space, which every batch has
+        state.model.embedding.weight[32, 0] = value
+    return before
+
+
+def test_bad_steps_are_counted_in_a_row_and_too_many_raise() -> None:
+    config = tiny()
+    state, corpus = build_training(architecture(config), config, 0, CPU), load_corpus(config.data)
+    good = spoilt(state, math.inf)
+    for count in range(1, 20):
+        train_step(state, config, corpus, CPU, 0)
+        assert state.bad_steps == count == state.step
+    spoilt(state, good)
+    train_step(state, config, corpus, CPU, 0)
+    assert state.bad_steps == 0
+    spoilt(state, math.nan)
+    for _ in range(19):
+        train_step(state, config, corpus, CPU, 0)
+    with pytest.raises(NotFinite, match="in 20 steps in a row .last loss nan."):
+        train_step(state, config, corpus, CPU, 0)
+
+
+def test_a_device_that_is_read_seldom_notices_bad_steps_when_it_is_read() -> None:
+    config = tiny(**REMEMBERS)
+    state, corpus = build_training(architecture(config), config, 0, CPU), load_corpus(config.data)
+    seldom = dataclasses.replace(CPU, read_every=7)
+    spoilt(state, math.inf)
+    before = {name: value.clone() for name, value in state.model.state_dict().items()}
+    for step in range(1, 21):
+        train_step(state, config, corpus, seldom, 0)
+        assert state.bad_steps == step and (state.memory is None) == (step % 7 == 0)
+    with pytest.raises(NotFinite, match="in 21 steps in a row"):
+        train_step(state, config, corpus, seldom, 0)
+    assert_equal(dict(state.model.state_dict()), before)
+    assert all(float(moments["step"]) == 0 for moments in state.optimizer.state.values())
 
 
 class Favourite(nn.Module):
