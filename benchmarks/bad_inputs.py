@@ -110,6 +110,11 @@ show ((((s)x99)x99)x99)x99 | show par --model.heads 3 --model.d_model 64 | show 
 show par-base --format yaml | show sf --model.vocab_size 3 | show /dev/zero | show huge | show fifo/x | show \u202e | retrain | retrain sfz | retrain none.json
 retrain sf huge | retrain par-base | retrain par-24b | retrain sf --retrain.steps 0 | retrain arch/copy.json arch/other.json
 evaluate | evaluate none | evaluate . | evaluate text | evaluate run --data.split train | evaluate trained --data.tokens chars
+generate | generate none --prompt a | generate . --prompt a | generate text --prompt a | generate run --prompt a | generate trained
+generate trained --prompt a --tokens -1 | generate trained --prompt a --tokens x | generate trained --prompt a --tokens 99999999999
+generate trained --prompt a --temperature -1 | generate trained --prompt a --temperature nan | generate trained --prompt a --temperature inf
+generate trained --prompt a --top_k 0 | generate trained --prompt a --top_k 1.5 | generate trained --prompt a --seed -1 | generate trained --prompt a --seed x
+generate trained --prompt a --search.steps 3 | generate trained again --prompt a | generate trained --prompt a --run.device tpu
 latency --search.blocks [identity] | latency --run.dir run | latency --run.dir text | latency --run.device tpu
 """  # fmt: skip
 
