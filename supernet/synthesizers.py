@@ -1,8 +1,8 @@
 """Synthesizer attention (Tay et al. 2020): Y = softmax(S(X)) V W_O whose logits S need no token-token products.
 
-Each kind is a `...Logits` module giving S as [B or 1, h, T, K]; kinds that do not look at the input have no batch axis of their
-own, so their map is computed once a forward pass. Maps are built for the whole length L = max_len (and memory M) and cut to
-the T queries and K = M' + T keys at hand; column M + j is the segment's key j. Synthetic logits are not scaled.
+Each kind is a `...Logits` module giving S as [B or 1, h, T, K], plus what is `added` [T, K], the causal mask. Kinds that do not look at the
+input have no batch axis of their own, so their map is computed once a forward pass. Maps are built for the whole length L = max_len (and
+memory M) and cut to the T queries and K = M' + T keys at hand; column M + j is the segment's key j. Synthetic logits are not scaled.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, split_heads, with_causal_bias
+from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, causal_bias, split_heads
 from supernet.costs import factor_lengths
 from supernet.gates import full_precision
 from supernet.settings import ModelSettings
@@ -22,16 +22,18 @@ MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
 
 
 def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
-    """softmax over the allowed keys in fp32 or better; a row without any allowed key is 0, with finite gradients."""
+    """softmax of logits [..., T, K] over the allowed keys in fp32 or better; a row without any is 0, with finite gradients."""
     weights = full_precision(logits)
     hidden = torch.zeros((), dtype=weights.dtype, device=weights.device).masked_fill(~allowed, torch.finfo(weights.dtype).min)
     return (torch.softmax(weights + hidden, dim=-1) * allowed).to(logits.dtype)
 
 
-def plain_softmax(logits: Tensor, *, causal: bool) -> Tensor:
-    """softmax in fp32 or better over all keys [..., T, K], or over the memory and those up to each query."""
-    weights = full_precision(logits)
-    return torch.softmax(with_causal_bias(weights) if causal else weights, dim=-1).to(logits.dtype)
+def plus(fresh: Tensor, other: Tensor) -> Tensor:
+    """fresh + other, in place unless the sum has another dtype: a pass over a map costs as much as the product that makes it.
+
+    `fresh` must be nobody else's, and no view: autograd would copy it for its gradient.
+    """
+    return fresh.add_(other) if torch.promote_types(fresh.dtype, other.dtype) == fresh.dtype else fresh + other
 
 
 def mix_values(attention: Tensor, values: Tensor) -> Tensor:
@@ -78,9 +80,10 @@ class RandomLogits(Window):
         super().__init__(config, heads)
         self.map = nn.Parameter(torch.randn(heads, self.max_len, self.memory_len + self.max_len) * 0.02)
 
-    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]. A copy: torch's FLOP counter fails on a module that gives a view of its parameter."""
-        return self.map[None, :, self.rows(x, seen), self.columns(x, seen)].clone()
+        logits = self.map[None, :, self.rows(x, seen), self.columns(x, seen)]
+        return logits.clone() if added is None else logits + added
 
 
 class FixedRandomLogits(Window):
@@ -96,9 +99,10 @@ class FixedRandomLogits(Window):
         maps = [torch.randn(shape, generator=g, dtype=torch.float32, device="cpu") for g in generators]
         self.register_buffer("map", torch.stack(maps).to(torch.get_default_device(), torch.get_default_dtype()))
 
-    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]."""
-        return self.map[None, :, self.rows(x, seen), self.columns(x, seen)].to(x.dtype)
+        logits = self.map[None, :, self.rows(x, seen), self.columns(x, seen)].to(x.dtype)
+        return logits if added is None else logits + added
 
 
 class FactorizedRandomLogits(Window):
@@ -112,10 +116,11 @@ class FactorizedRandomLogits(Window):
         self.left = nn.Parameter(torch.randn(heads, self.max_len, rank) * scale)
         self.right = nn.Parameter(torch.randn(heads, self.memory_len + self.max_len, rank) * scale)
 
-    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]."""
         left, right = self.left[:, self.rows(x, seen)], self.right[:, self.columns(x, seen)]
-        return (left @ right.transpose(-1, -2))[None]
+        logits = left @ right.transpose(-1, -2)
+        return (logits if added is None else plus(logits, added))[None]
 
 
 class DenseLogits(Window):
@@ -130,10 +135,11 @@ class DenseLogits(Window):
         self.weight = nn.Parameter(_uniform(heads, width, self.memory_len + self.max_len, fan_in=width))
         self.bias = nn.Parameter(torch.zeros(heads, 1, self.memory_len + self.max_len))
 
-    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         columns = self.columns(x, seen)
-        return self.features(x) @ self.weight[:, :, columns] + _over_rows(self.bias[:, :, columns], x)
+        logits = plus(self.features(x) @ self.weight[:, :, columns], _over_rows(self.bias[:, :, columns], x))
+        return logits if added is None else plus(logits, added)
 
     def features(self, x: Tensor) -> Tensor:
         """relu(W1 x + b1) in heads, [B, h, T, d_hidden / h]."""
@@ -168,11 +174,15 @@ class FactorizedDenseLogits(Window):
         self.weight = nn.Parameter(_uniform(heads, width, sum(self.lengths), fan_in=width))
         self.bias = nn.Parameter(torch.zeros(heads, 1, sum(self.lengths)))
 
-    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
         repeated, tiled = (hidden @ self.weight + _over_rows(self.bias, x)).split(self.lengths, dim=-1)
-        return (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., self.columns(x, seen)]
+        columns, (a, b) = self.columns(x, seen), self.lengths
+        if added is not None and columns == slice(0, a * b):
+            return torch.addcmul(added.view(-1, a, b), repeated.unsqueeze(-1), tiled.unsqueeze(-2)).flatten(-2)  # both in one pass
+        logits = (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., columns]
+        return logits if added is None else logits + added
 
 
 class MixtureLogits(nn.Module):
@@ -201,10 +211,11 @@ class MixtureLogits(nn.Module):
         """The same for the relative positions."""
         return self.parts["self_attention"].project_encodings(relative) if "self_attention" in self.parts else None
 
-    def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
+    def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B or 1, h, T, K]."""
         weights = torch.softmax(self.mixing, dim=0)[:, None, :, None, None]  # [parts, 1, h, 1, 1]
-        return sum(weight * part(x, seen) for weight, part in zip(weights, self.parts.values()))
+        logits = sum(weight * part(x, seen) for weight, part in zip(weights, self.parts.values()))
+        return logits if added is None else plus(logits, added)
 
 
 class Synthesizer(Attending):
@@ -218,10 +229,13 @@ class Synthesizer(Attending):
 
     def attention(self, x: Tensor, seen: Past | None = None, *, mask: Tensor | None = None) -> Tensor:
         """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]; without `seen` x is all there is."""
-        logits = self.logits(x, seen)
-        if mask is None:
-            return plain_softmax(logits, causal=self.causal)
-        return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
+        if mask is not None:
+            logits = self.logits(x, seen)
+            return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
+        length, keys = x.shape[1], x.shape[1] if seen is None else seen.values.shape[2]
+        masked = self.causal and length > 1  # the last position sees all keys
+        logits = self.logits(x, seen, causal_bias(length, keys, x.device, x.dtype) if masked else None)
+        return torch.softmax(full_precision(logits), dim=-1).to(x.dtype)
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         """`mask` [B, T] bool, True = real token."""

@@ -12,7 +12,7 @@ from supernet import synthesizers
 from supernet.costs import MIXTURE_PARTS
 from supernet.supernet import Supernet
 from supernet.synthesizers import (
-    DenseSynthesizer, FactorizedDenseLogits, FactorizedRandomLogits, FixedRandomLogits, RandomLogits, masked_softmax, mix_values, plain_softmax,
+    DenseSynthesizer, FactorizedDenseLogits, FactorizedRandomLogits, FixedRandomLogits, RandomLogits, masked_softmax, mix_values,
 )  # fmt: skip
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
@@ -280,7 +280,25 @@ def test_masked_softmax_is_finite_in_every_precision(dtype: torch.dtype) -> None
 
 def test_masked_softmax_keeps_fp64() -> None:
     logits = random_input(5, 7)
-    torch.testing.assert_close(plain_softmax(logits, causal=False).exp(), torch.softmax(logits, -1).exp(), rtol=1e-15, atol=0)
+    everywhere = torch.ones(5, 7, dtype=torch.bool)
+    torch.testing.assert_close(masked_softmax(logits, everywhere).exp(), torch.softmax(logits, -1).exp(), rtol=1e-15, atol=0)
+
+
+@pytest.mark.parametrize("length", [13, LENGTH])
+@pytest.mark.parametrize("label", LABELS)
+def test_what_is_added_to_the_logits_stands_in_their_sum(label: str, length: int) -> None:
+    """And its gradient is that of the sum, though some kinds add in place and one while it multiplies."""
+    block = block_of(label, small())
+    x, added = random_input(3, length, WIDTH).requires_grad_(), random_input(length, length, seed=2)
+    parameters = [x, *block.logits.parameters()]
+    before, after = block.logits(x) + added, block.logits(x, None, added)
+    torch.testing.assert_close(after, before, **TIGHT)
+    if not after.requires_grad:  # a map that is never trained
+        return
+    weights = random_input(*after.shape, seed=3)
+    expected, found = (torch.autograd.grad((logits * weights).sum(), parameters, allow_unused=True) for logits in (before, after))
+    for one, other in zip(found, expected):
+        torch.testing.assert_close(one, other, **TIGHT)
 
 
 def test_the_logits_stay_as_they_were() -> None:
