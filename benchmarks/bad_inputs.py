@@ -108,7 +108,7 @@ watch . | watch none | compare | compare run | compare run none | compare none n
 show | show none.json | show par-bas | show . | show / | show sfz | show ( | show (sf | show sf) | show () | show (sf)x0 | show 3s | show (s)x1000000000
 show ((((s)x99)x99)x99)x99 | show par --model.heads 3 --model.d_model 64 | show par --model.layers 1000000000 | show par --derive.ratio 0
 show par-base --format yaml | show sf --model.vocab_size 3 | show /dev/zero | show huge | show fifo/x | show \u202e | retrain | retrain sfz | retrain none.json
-retrain sf huge | retrain par-base | retrain par-24b | retrain sf --retrain.steps 0 | retrain arch/copy.json arch/other.json
+retrain sf huge | retrain par-base | retrain sf --retrain.steps 0 | retrain arch/copy.json arch/other.json
 evaluate | evaluate none | evaluate . | evaluate text | evaluate run --data.split train | evaluate trained --data.tokens chars
 generate | generate none --prompt a | generate . --prompt a | generate text --prompt a | generate run --prompt a | generate trained
 generate trained --prompt a --tokens -1 | generate trained --prompt a --tokens x | generate trained --prompt a --tokens 99999999999

@@ -19,9 +19,14 @@ ROWS = "rows_a_step"  # of data.json: data.batch_size times the processes of tor
 
 
 def choose_folder(config: Config) -> Path:
-    """`run.dir`, or the first free `runs/NAME-K` below the current folder."""
+    """`run.dir`, or the first free `runs/NAME-K` below the current folder. SettingError for a name that no folder can have."""
     if config.run.dir is not None:
-        return Path(config.run.dir)
+        folder = Path(config.run.dir)
+        try:
+            folder.joinpath("config.yaml").exists()
+        except OSError as error:
+            raise SettingError("run.dir", f"{folder}: {error.strerror}; give a folder that can be made") from None
+        return folder
     if config.run.resume:
         raise SettingError("run.resume", "needs run.dir, the folder of the run to go on with")
     number = 1

@@ -4,14 +4,13 @@ Shapes: B batch, T length of the segment, M memory, K = M' + T keys (M' <= M the
 Where a segment is read in pieces, T are the positions at hand, and K also counts those of the segment that were read before.
 """
 
-from collections.abc import Callable, Hashable
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from supernet.masks import allowed_keys, query_bias
 from supernet.settings import ModelSettings
 
 
@@ -75,59 +74,6 @@ def merge_heads(x: Tensor) -> Tensor:
 def with_memory(x: Tensor, memory: Tensor | None) -> Tensor:
     """The keys' inputs: memory [B, M', d] before the segment [B, T, d]."""
     return x if memory is None else torch.cat((memory, x), dim=1)
-
-
-def causal_keys(length: int, keys: int, device: torch.device) -> Tensor:
-    """[T, K] bool: query i may see the memory and the keys up to itself; see `kept`."""
-    return kept(_causal_keys, length, keys, device)
-
-
-def causal_bias(length: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """[T, K]: 0 where query i may see key j and -inf elsewhere, to be added to logits; see `kept`.
-
-    Adding costs one pass over the logits; filling, four with the gradient's.
-    """
-    return kept(_causal_bias, length, keys, device, dtype)
-
-
-def with_causal_bias(logits: Tensor) -> Tensor:
-    """Logits [..., T, K] with the keys after each query at -inf; the last position sees all, so one alone needs nothing."""
-    length, keys = logits.shape[-2:]
-    return logits if length == 1 else logits + causal_bias(length, keys, logits.device, logits.dtype)
-
-
-def kept(make: Callable[..., Tensor], *arguments: Hashable) -> Tensor:
-    """make(*arguments), made once and kept for all layers and steps: the last sixteen.
-
-    Not in inference mode, whose tensors no backward pass may keep; anew where torch.compile traces, which takes no note of what is kept.
-    """
-    if torch.compiler.is_compiling():
-        return make(*arguments)
-    return _kept(make, *arguments)
-
-
-@lru_cache(maxsize=16)
-def _kept(make: Callable[..., Tensor], *arguments: Hashable) -> Tensor:
-    with torch.inference_mode(False), torch.no_grad():
-        return make(*arguments)
-
-
-def _causal_keys(length: int, keys: int, device: torch.device) -> Tensor:
-    return torch.ones(length, keys, dtype=torch.bool, device=device).tril(keys - length)
-
-
-def _causal_bias(length: int, keys: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    bias = torch.zeros(length, keys, dtype=dtype, device=device)
-    return bias.masked_fill_(~_causal_keys(length, keys, device), float("-inf"))
-
-
-def allowed_keys(x: Tensor, keys: int, *, causal: bool, mask: Tensor | None) -> Tensor | None:
-    """Which keys each query may see: [T, K], [B, 1, T or 1, K], or None for all; `mask` [B, T] True = real token."""
-    allowed = causal_keys(x.shape[1], keys, x.device) if causal and x.shape[1] > 1 else None  # the last position sees all keys
-    if mask is None:
-        return allowed
-    real = functional.pad(mask, (keys - mask.shape[1], 0), value=True)[:, None, None, :]  # the memory is real
-    return real if allowed is None else real & allowed
 
 
 def output_projection(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
@@ -267,7 +213,8 @@ def attend(
 def _kernel_mask(x: Tensor, keys: int, causal: bool, mask: Tensor | None, positions: Tensor | None) -> Tensor | None:
     """What the kernel adds to the logits (float) or lets through (bool)."""
     if positions is not None and mask is None:
-        return with_causal_bias(positions) if causal else positions
+        bias = query_bias(x, keys) if causal else None
+        return positions if bias is None else positions + bias.to(positions.dtype)
     allowed = allowed_keys(x, keys, causal=causal, mask=mask)
     return allowed if positions is None else positions.masked_fill(~allowed, float("-inf"))
 

@@ -13,19 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from supernet.attention import Attending, DotProductLogits, Past, Relative, allowed_keys, attend, causal_bias, split_heads
+from supernet.attention import Attending, DotProductLogits, Past, Relative, attend, split_heads
 from supernet.costs import factor_lengths
 from supernet.gates import full_precision
+from supernet.masks import allowed_keys, masked_softmax, query_bias
 from supernet.settings import ModelSettings
 
 MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
-
-
-def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
-    """softmax of logits [..., T, K] over the allowed keys in fp32 or better; a row without any is 0, with finite gradients."""
-    weights = full_precision(logits)
-    hidden = torch.zeros((), dtype=weights.dtype, device=weights.device).masked_fill(~allowed, torch.finfo(weights.dtype).min)
-    return (torch.softmax(weights + hidden, dim=-1) * allowed).to(logits.dtype)
 
 
 def plus(fresh: Tensor, other: Tensor) -> Tensor:
@@ -232,9 +226,8 @@ class Synthesizer(Attending):
         if mask is not None:
             logits = self.logits(x, seen)
             return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
-        length, keys = x.shape[1], x.shape[1] if seen is None else seen.values.shape[2]
-        masked = self.causal and length > 1  # the last position sees all keys
-        logits = self.logits(x, seen, causal_bias(length, keys, x.device, x.dtype) if masked else None)
+        keys = x.shape[1] if seen is None else seen.values.shape[2]
+        logits = self.logits(x, seen, query_bias(x, keys) if self.causal else None)
         return torch.softmax(full_precision(logits), dim=-1).to(x.dtype)
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:

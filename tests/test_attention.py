@@ -8,7 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from by_hand import LENGTH, block_of, hand_attention, random_input, random_tokens, shaken, small
 from derive import Architecture, build
-from supernet.attention import SelfAttention, causal_bias, causal_keys, merge_heads, output_projection, split_heads
+from supernet.attention import SelfAttention, merge_heads, output_projection, split_heads
+from supernet.masks import causal_bias, causal_keys
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
 MASK = torch.ones(3, 13, dtype=torch.bool)

@@ -147,6 +147,8 @@ def test_a_file_in_the_way_is_the_users_mistake(tmp_path: Path) -> None:
             opened(tiny(), folder)
     with pytest.raises(UserError, match="^run.dir: cannot write to .*name too long"):
         opened(tiny(), tmp_path / ("x" * 300))
+    with pytest.raises(UserError, match="^run.dir: .*name too long; give a folder"):
+        choose_folder(tiny(run__dir="x" * 300))
 
 
 def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) -> None:

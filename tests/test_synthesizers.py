@@ -10,9 +10,10 @@ from by_hand import HEADS, LENGTH, WIDTH, block_of, hand_attention, hand_logits,
 from derive import Architecture, build
 from supernet import synthesizers
 from supernet.costs import MIXTURE_PARTS
+from supernet.masks import masked_softmax
 from supernet.supernet import Supernet
 from supernet.synthesizers import (
-    DenseSynthesizer, FactorizedDenseLogits, FactorizedRandomLogits, FixedRandomLogits, RandomLogits, masked_softmax, mix_values,
+    DenseSynthesizer, FactorizedDenseLogits, FactorizedRandomLogits, FixedRandomLogits, RandomLogits, mix_values,
 )  # fmt: skip
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
