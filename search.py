@@ -1,5 +1,6 @@
 """The command line, parsing only: `python search.py COMMAND ...`, installed as `par-search`."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -165,20 +166,21 @@ def parse(name: str, arguments: list[str]):
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command, under torchrun in several processes, and leave with the contract's exit code."""
-    from nas.exit_codes import exit_codes
+    from nas.exit_codes import exit_codes, without_teardown
     from nas.stop import StopFlag
 
     sys.stdout = sys.stdout or open(os.devnull, "w")  # None where it was closed before the start
     sys.stderr = sys.stderr or open(os.devnull, "w")
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        from nas.distributed import without_teardown, work_together
+    in_group = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
+    with without_teardown() if in_group else contextlib.nullcontext(), exit_codes():
+        stop = StopFlag().install()
+        arguments = sys.argv[1:] if arguments is None else arguments
+        if in_group:
+            from nas.distributed import work_together
 
-        with without_teardown(), exit_codes():
-            stop = StopFlag().install()
             work_together(lambda: execute(arguments, stop), stop)
-    with exit_codes():
-        execute(arguments, StopFlag().install())
+        else:
+            execute(arguments, stop)
 
 
 def execute(arguments: list[str], stop) -> None:

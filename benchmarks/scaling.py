@@ -28,7 +28,8 @@ from derive import Architecture
 from nas.config import Config, DataConfig, ModelConfig, RunConfig, SearchConfig
 from nas.costs_table import build_costs
 from nas.data import load_corpus
-from nas.distributed import joined, without_teardown
+from nas.distributed import joined
+from nas.exit_codes import without_teardown
 from nas.machine import Machine, choose_machine
 from nas.search_gates import weight_gates
 from nas.search_loop import arch_step, build_state, weight_step
@@ -74,7 +75,7 @@ def ddp_step(config: Config, corpus: object, machine: Machine) -> Callable[[], N
 
     def step() -> None:
         state.step += 1
-        gates = weight_gates(state.model, config, 0, state.step)
+        gates = weight_gates(state.host_alphas(), config, 0, state.step)
         inputs, targets = tokens_to(batches[state.step % 64], machine.device)
         logits: Tensor = wrapped(inputs, gates)
         state.optimizer.zero_grad(set_to_none=True)
@@ -95,9 +96,11 @@ def measure(options: argparse.Namespace) -> None:
     steps = kinds_of_steps(configuration(options, machine.world), machine)
     for _ in range(options.rounds + 1):
         for name, step in steps.items():
+            machine.wait()
             started = time.perf_counter()
             for _ in range(STEPS):
                 step()
+            machine.wait()
             times.setdefault(name, []).append((time.perf_counter() - started) / STEPS)
     if machine.rank == 0:
         print(json.dumps({name: values[1:] for name, values in times.items()}))  # the first round warms up

@@ -118,7 +118,7 @@ def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change
             net.train()
             for _ in range(tuning):
                 batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=state.step, stream="weights", segment=0)
-                state.descend(part_losses(net, batch, machine, gates(), size=None, memory=None), settings.weight_lr / 10, settings.clip, machine)
+                state.descend(part_losses(net, batch, machine, gates(), size=None, memory=None), settings.weight_lr / 10, settings.clip, machine, last=False)
 
     return change
 
@@ -143,7 +143,7 @@ def few_attending(search: Search) -> Change:
     return change
 
 
-def weight_step_at(search: Search, gates: Tensor) -> dict[str, float]:
+def weight_step_at(search: Search, gates: Tensor) -> dict[str, Tensor]:
     """The product's weight step at given gates."""
     state, config, corpus, machine, seed = search
     step, steps = state.step, config.search
@@ -151,7 +151,7 @@ def weight_step_at(search: Search, gates: Tensor) -> dict[str, float]:
     state.model.train()
     rate = steps.weight_lr * learning_rate(step, steps.steps, floor=0.05)
     losses = part_losses(state.model, batch, machine, gates, size=None, memory=None)
-    return {"loss": state.descend(losses, rate, steps.clip, machine)}
+    return {"loss": state.descend(losses, rate, steps.clip, machine, last=False)}
 
 
 SOFTMAX, SOFTMAX_LATE = METHODS["softmax (DARTS)"], METHODS["softmax, late"]

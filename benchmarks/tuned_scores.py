@@ -53,7 +53,7 @@ def tuned_losses(home: Path, patterns: list[str], rate: float) -> tuple[dict[str
                 net.train()
             started = time.process_time()
             batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=0, step=step, stream="tuning", segment=0)
-            state.descend(part_losses(net, batch, machine, gates, size=None, memory=None), rate, config.search.clip, machine)
+            state.descend(part_losses(net, batch, machine, gates, size=None, memory=None), rate, config.search.clip, machine, last=False)
             seconds += time.process_time() - started
     return found, seconds / len(patterns) / (MARKS[-1] + 1)
 

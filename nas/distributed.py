@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import datetime
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -44,24 +43,6 @@ def work_together(lead: Callable[[], None], stop: StopFlag) -> None:
     else:
         _follow(stop)
     dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def without_teardown() -> Iterator[None]:
-    """End the process after `with`, with the exit code of a SystemExit raised in it, and spare Python its teardown.
-
-    DTensor's caches, and the group of the messages, keep gloo's threads alive beyond destroy_process_group; one that drops its last tensor
-    while the interpreter is torn down aborts the process, once in some forty ends (pytorch/pytorch#179291).
-    """
-    code = 0
-    try:
-        yield
-    except SystemExit as leaving:
-        code = leaving.code or 0
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):
-            stream.flush()
-    os._exit(code)
 
 
 def processes() -> int:

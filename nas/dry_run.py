@@ -74,17 +74,19 @@ def seconds_of_steps(config: Config, corpus: Corpus, machine: Machine) -> tuple[
     state = build_state(config, corpus, machine, seed)
     for _ in range(STEPS):
         weight_step(state, config, corpus, machine, seed)  # the warm-up's
-    weights = _seconds(lambda: weight_step(state, config, corpus, machine, seed))
-    alphas = _seconds(lambda: arch_step(state, config, corpus, costs, machine, seed))
+    weights = _seconds(lambda: weight_step(state, config, corpus, machine, seed), machine)
+    alphas = _seconds(lambda: arch_step(state, config, corpus, costs, machine, seed), machine)
     del state  # two networks at a time might not fit
     trained = build_training(Architecture.preset("interleaved", settings, config.model.layers), config, seed, machine)
-    return weights, alphas, _seconds(lambda: train_step(trained, config, corpus, machine, seed))
+    return weights, alphas, _seconds(lambda: train_step(trained, config, corpus, machine, seed), machine)
 
 
-def _seconds(step: Callable[[], object]) -> float:
+def _seconds(step: Callable[[], object], machine: Machine) -> float:
+    machine.wait()
     started = time.perf_counter()
     for _ in range(STEPS):
         step()
+    machine.wait()
     return (time.perf_counter() - started) / STEPS
 
 

@@ -21,9 +21,11 @@ def minutes_after_search(config: Config, corpus: Corpus, machine: Machine) -> fl
     model = build(Architecture.preset("interleaved", settings, config.model.layers)).to(machine.device)
     state = TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
     train_step(state, config, corpus, machine, config.run.seed)
+    machine.wait()
     started = time.perf_counter()
     for _ in range(STEPS):
         train_step(state, config, corpus, machine, config.run.seed)
+    machine.wait()
     seconds = (time.perf_counter() - started) / STEPS
     trainings = count_trainings(config)
     return trainings * config.retrain.steps * seconds / count_workers(config.run, max(1, round(trainings))) / 60

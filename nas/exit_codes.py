@@ -30,6 +30,26 @@ def exit_codes() -> Iterator[None]:
         StopFlag.uninstall()
 
 
+@contextlib.contextmanager
+def without_teardown() -> Iterator[None]:
+    """End the process after `with`, with the exit code of a SystemExit raised in it, and spare Python its teardown.
+
+    For processes of a group: DTensor's caches, and the group of the messages, keep gloo's threads alive beyond destroy_process_group; one that
+    drops its last tensor while the interpreter is torn down aborts the process, once in some forty ends (pytorch/pytorch#179291).
+    """
+    code: object = None
+    try:
+        yield
+    except SystemExit as leaving:
+        code = leaving.code
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # its reader has gone, or it was closed
+            stream.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
 def one_line(message: str) -> str:
     """The message without line ends; what a terminal would act on, as a file's names may hold, is written out."""
     line = " ".join(message.split())

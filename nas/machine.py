@@ -25,6 +25,11 @@ class Machine:
     world: int = 1
     read_every: int = 1
 
+    def wait(self) -> None:
+        """Until the device has done all that it was given, for whoever measures time."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def autocast(self) -> contextlib.AbstractContextManager:
         """Mixed precision where the dtype is not fp32."""
         return torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32)

@@ -43,9 +43,9 @@ def norm_clipped(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler,
 def step_where(finite: torch.Tensor, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
     """The optimizer's step where `finite`, a bool on the device, holds, else nothing; the device decides, nothing waits for it.
 
-    Fused optimizers look at `found_inf` for it, which a working scaler sets itself.
+    Fused optimizers look at `found_inf` for it, as a GradScaler's own step has them do for the gradients alone.
     """
-    if not scaler.is_enabled():
-        optimizer.found_inf = (~finite).float()
-    scaler.step(optimizer)
+    optimizer.found_inf = (~finite).float()
+    optimizer.step()
+    del optimizer.found_inf
     scaler.update()

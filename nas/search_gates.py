@@ -6,23 +6,22 @@ from torch import Tensor
 from nas.config import Config, SearchConfig
 from nas.process import generator_from
 from supernet.gates import RELAXATIONS, gumbel_noise, keep_largest, temperature_at
-from supernet.supernet import Supernet
 
 
-def weight_gates(net: Supernet, config: Config, seed: int, step: int) -> Tensor:
-    """Gates [N, C] of a weight step.
+def weight_gates(alphas: Tensor, config: Config, seed: int, step: int) -> Tensor:
+    """Gates [N, C] of a weight step, from alphas [N, C] without gradient; on the CPU, so that nothing waits for a device.
 
     The relaxation's gates at the alphas. Only in the warm-up of `sampled` do the alphas not matter: at first every candidate runs at
     equal gates, which leads the shared weights away from a bigram model's loss, then each runs equally often (Chu et al. 2021, FairNAS).
     """
     settings = config.search
-    layers, candidates = net.alphas.shape
+    layers, candidates = alphas.shape
     if settings.relaxation == "sampled" and step < settings.warmup_steps:
         if step < settings.mixture * settings.warmup_steps:
             return torch.full((layers, candidates), 1 / candidates)
         return fair_path(layers, candidates, seed, step)
     noise = gumbel_noise((layers, candidates), generator_from(seed, "weight gates", step))
-    return relaxed_gates(settings, net.host_alphas(), noise, step)
+    return relaxed_gates(settings, alphas, noise, step)
 
 
 def fair_path(layers: int, candidates: int, seed: int, step: int) -> Tensor:

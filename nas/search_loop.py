@@ -51,6 +51,15 @@ class SearchState(TrainState):
     recorded: list[Tensor] = dataclasses.field(default_factory=list)  # probabilities [N, C] of those steps
     arch_memory: Tensor | None = None  # that of the alphas' rows
 
+    _copied: tuple[int, Tensor] | None = None
+
+    def host_alphas(self) -> Tensor:
+        """The alphas [N, C] on the CPU, where layouts are drawn; from a GPU copied once after they have moved, so that no other step waits."""
+        alphas = self.model.alphas.detach()
+        if alphas.device.type != "cpu" and (self._copied is None or self._copied[0] != alphas._version):
+            self._copied = alphas._version, alphas.cpu()
+        return alphas if alphas.device.type == "cpu" else self._copied[1]
+
     def to_checkpoint(self) -> dict[str, Any]:
         """Tensors and plain values only, so that it loads with weights_only=True."""
         return super().to_checkpoint() | {
@@ -112,7 +121,7 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
                 continue
             progress.update(state.step - progress.n)
             if _due(state.step, config.run.log_every, settings.steps):
-                speed = clock.steps_per_second(state.step) * machine.world * config.data.batch_size * config.data.seq_len
+                speed = clock.steps_per_second(state.step, machine) * machine.world * config.data.batch_size * config.data.seq_len
                 line = log_line(state, config, corpus, costs, machine, numbers) | {"tokens_per_second": round(speed, 1)}
                 metrics.write(**line)
                 board.write(line, state.recorded[-1])
@@ -133,7 +142,7 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
 def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, Tensor | float]:
     """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
     settings, step, net = config.search, state.step, state.model
-    gates = weight_gates(net, config, seed, step).detach()
+    gates = weight_gates(state.host_alphas(), config, seed, step)
     torch.manual_seed(seed_from(seed, "dropout", step, *own_part(machine)))
     batch = training_batch(corpus, "weights", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="weights",
                            segment=step)  # fmt: skip
@@ -142,7 +151,8 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
     net.alphas.requires_grad_(False)
     try:
         losses = part_losses(net, batch, machine, gates, size=config.data.micro_batch_size, memory=state.memory)
-        loss = state.descend(losses, settings.weight_lr * learning_rate(step, settings.steps, floor=0.05), settings.clip, machine)
+        rate = settings.weight_lr * learning_rate(step, settings.steps, floor=0.05)
+        loss = state.descend(losses, rate, settings.clip, machine, last=step + 1 == settings.steps)
     finally:
         net.alphas.requires_grad_(True)
     return {"loss": loss, "temperature": temperature(settings, step)}
@@ -163,16 +173,17 @@ def arch_step(
     net.recompute = config.run.recompute != "none"
     run = partial(part_losses, net, batch, machine, size=config.data.micro_batch_size, memory=state.arch_memory)
     if settings.relaxation == "sampled":
-        gradient, mean, memory = _score_function(net, run, settings.arch_samples, generator_from(seed, "arch layouts", step))
+        gradient, mean, memory = _score_function(state, run, settings.arch_samples, generator_from(seed, "arch layouts", step))
     else:
-        noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device)
+        noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device, non_blocking=True)
         gradient, mean, memory = _gate_gradient(net, run, relaxed_gates(settings, net.alphas, noise, step), settings)
     penalty = settings.cost_weight * costs.penalty(costs.expected(net.probabilities()))
     gradient += torch.autograd.grad(penalty, net.alphas)[0]
     require_equal(machine, net.alphas, "alphas")
     average(machine, [gradient, mean])
-    state.arch_memory = memory if torch.isfinite(mean) else None
-    if torch.isfinite(gradient).all():
+    finite = bool(torch.isfinite(mean) & torch.isfinite(gradient).all())  # waits for the device
+    state.arch_memory = memory if finite else None
+    if finite:
         net.alphas.grad = gradient
         torch.nn.utils.clip_grad_norm_([net.alphas], settings.clip)
         state.arch_optimizer.step()
@@ -191,9 +202,9 @@ def _gate_gradient(net: Supernet, run: Run, gates: Tensor, settings: SearchConfi
     return torch.autograd.grad(gates, net.alphas, into_gates)[0], mean, join_memories(memories)
 
 
-def _score_function(net: Supernet, run: Run, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None]:
+def _score_function(state: SearchState, run: Run, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None]:
     """(estimate of the alphas' gradient, mean loss of the layouts, next memory: that of the first layout)."""
-    alphas = net.host_alphas()
+    net, alphas = state.model, state.host_alphas()
     gates = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(samples)]
     with torch.no_grad():
         found = [list(zip(*run(layout))) for layout in gates]
@@ -233,7 +244,7 @@ def held_out_losses(net: Supernet, config: Config, corpus: Corpus, machine: Mach
 
     The supernet's loss is the mean over DRAWS gates of the relaxation (the same noise at every step; `softmax` has none).
     """
-    alphas = net.host_alphas()
+    alphas = net.alphas.detach().cpu()
     best = one_hot_rows(alphas)
     generator = generator_from("held-out gates")
     draws = 1 if config.search.relaxation == "softmax" else DRAWS

@@ -159,7 +159,7 @@ def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, see
             progress.update(state.step - progress.n)
             last = state.step == settings.steps
             if state.step == 1 or last or state.step % config.run.log_every == 0:
-                speed = clock.steps_per_second(state.step) * machine.world * config.data.batch_size * config.data.seq_len
+                speed = clock.steps_per_second(state.step, machine) * machine.world * config.data.batch_size * config.data.seq_len
                 held_out = None
                 if last or passes(state.step, settings.evaluate_every, config.run.log_every):
                     held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
@@ -198,7 +198,8 @@ def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machi
                            stream="retrain", segment=step)  # fmt: skip
     state.model.recompute = config.run.recompute == "all"
     losses = part_losses(state.model, batch, machine, size=config.data.micro_batch_size, memory=state.memory)
-    return state.descend(losses, settings.lr * learning_rate(step, settings.steps), settings.clip, machine)
+    rate = settings.lr * learning_rate(step, settings.steps)
+    return state.descend(losses, rate, settings.clip, machine, last=step + 1 == settings.steps)
 
 
 def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) -> None:

@@ -59,11 +59,13 @@ class TrainState:
         self.scaler.load_state_dict(saved["scaler"])
         self.memory = scattered_rows(saved["memory"], self.model)
 
-    def descend(self, losses: Iterable[tuple[Tensor, Tensor | None]], lr: float, clip: float, machine: Machine) -> Tensor:
+    def descend(
+        self, losses: Iterable[tuple[Tensor, Tensor | None]], lr: float, clip: float, machine: Machine, *, last: bool
+    ) -> Tensor:
         """One optimizer step down the processes' mean loss; returns it. `losses` are `part_losses`, whose memory is kept.
 
-        A loss or gradient that is not finite changes nothing and is counted, all without waiting for the device. The count is read
-        every `machine.read_every` steps: then NotFinite is raised at MOST_BAD_STEPS or more in a row, and a spoilt memory dropped.
+        A loss or gradient that is not finite changes nothing, empties the memory and is counted, all without waiting for the device. The
+        count is read every `machine.read_every` steps and after the `last`: NotFinite is raised for MOST_BAD_STEPS or more in a row.
         """
         set_learning_rate(self.optimizer, lr * self.slowed)
         self.optimizer.zero_grad(set_to_none=True)
@@ -78,9 +80,11 @@ class TrainState:
         self.bad = torch.where(finite, 0, self.bad.to(machine.device) + 1)
         self.step += 1
         self.memory = join_memories(memories)
-        if self.step % machine.read_every == 0 and self.bad_steps:
-            self.memory = None
+        if last or self.step % machine.read_every == 0:
             require_few(self.bad_steps, mean)
+            self.memory = None if self.bad_steps else self.memory
+        elif self.memory is not None:  # of zeros where it is not known that the step was bad
+            self.memory = torch.where(finite, self.memory, 0)
         return mean
 
 
@@ -96,8 +100,10 @@ class StepClock:
     def __exit__(self, *error: object) -> None:
         self._seconds += time.perf_counter() - self._started
 
-    def steps_per_second(self, step: int) -> float:
-        """Since it was last asked."""
+    def steps_per_second(self, step: int, machine: Machine) -> float:
+        """Since it was last asked; what a GPU has still to do of them is waited for."""
+        with self:
+            machine.wait()
         speed = (step - self._since) / self._seconds
         self._seconds, self._since = 0.0, step
         return speed

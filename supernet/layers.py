@@ -120,7 +120,7 @@ class MixedLayer(nn.Module):
         terms = [context.run(partial(_times, self.candidates[index]), x, mixture.gates[index]) for index in alone]
         if len(together) >= 2:
             layers = [self.candidates[index] for index in together]
-            terms.append(context.run(partial(attend_together, layers), x, mixture.gates[together]))
+            terms.append(context.run(partial(attend_together, layers), x, torch.stack([mixture.gates[index] for index in together])))
         return sum(terms)
 
 

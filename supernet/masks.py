@@ -6,8 +6,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from supernet.gates import full_precision
+
+LARGE = 2**20  # numbers
 
 
 def causal_keys(length: int, keys: int, device: torch.device) -> Tensor:
@@ -28,14 +31,14 @@ def query_bias(x: Tensor, keys: int) -> Tensor | None:
     return causal_bias(x.shape[1], keys, x.device, x.dtype) if x.shape[1] > 1 else None
 
 
-def kept(make: Callable[..., Tensor], *arguments: Hashable) -> Tensor:
-    """make(*arguments), made once and kept for all layers and steps: the last sixteen.
+def kept(make: Callable[..., Tensor], length: int, keys: int, *arguments: Hashable) -> Tensor:
+    """make(length, keys, ...), made once and kept for all layers and steps: the last sixteen that are not large.
 
-    Not in inference mode, whose tensors no backward pass may keep; anew where torch.compile traces, which takes no note of what is kept.
+    Not in inference mode, whose tensors no backward pass may keep; anew where a tracer or another mode of torch's makes tensors of its own.
     """
-    if torch.compiler.is_compiling():
-        return make(*arguments)
-    return _kept(make, *arguments)
+    if length * keys > LARGE or torch.compiler.is_compiling() or _get_current_dispatch_mode() or torch._C._functorch.peek_interpreter_stack():
+        return make(length, keys, *arguments)
+    return _kept(make, length, keys, *arguments)
 
 
 @lru_cache(maxsize=16)

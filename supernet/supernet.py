@@ -31,7 +31,6 @@ class Supernet(Backbone):
         super().__init__(settings, [MixedLayer(self_candidates, settings, layer, share_values=share_values) for layer in range(layers)])
         self.candidates = self_candidates
         self.alphas = nn.Parameter(torch.zeros(layers, len(self_candidates)))
-        self._host_alphas: tuple[int, Tensor] | None = None  # of which version, and a copy
 
     @property
     def labels(self) -> list[str]:
@@ -41,13 +40,6 @@ class Supernet(Backbone):
     def probabilities(self) -> Tensor:
         """Noise-free softmax(alphas), [N, C]; differentiable."""
         return torch.softmax(full_precision(self.alphas), dim=-1)
-
-    def host_alphas(self) -> Tensor:
-        """A copy of the alphas on the CPU, where layouts are drawn: made after they have moved, so that no other step waits for the device."""
-        version = self.alphas._version
-        if self._host_alphas is None or self._host_alphas[0] != version:
-            self._host_alphas = version, self.alphas.detach().cpu().clone()
-        return self._host_alphas[1]
 
     def weight_parameters(self) -> list[nn.Parameter]:
         """Every parameter but the alphas, in the module's order."""

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from nas.costs_table import build_costs
 from nas.data import load_corpus
-from nas.distributed import average, joined, require_equal, stop_asked, without_teardown
+from nas.distributed import average, joined, require_equal, stop_asked
+from nas.exit_codes import without_teardown
 from nas.machine import Machine
 from nas.search_loop import arch_step, build_state, weight_step
 from nas.sharding import gathered

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from by_hand import LENGTH, block_of, hand_attention, random_input, random_tokens, shaken, small
@@ -111,6 +112,22 @@ def test_masks_are_made_once_and_may_be_made_in_inference_mode() -> None:
     assert torch.equal(bias == 0, causal_keys(4, 6, torch.device("cpu"))) and bias.dtype == torch.float64
     assert bias.unique().tolist() == [-math.inf, 0]
     assert causal_bias(4, 6, torch.device("cpu"), torch.float32).dtype == torch.float32
+    assert causal_keys(2000, 2000, torch.device("cpu")) is not causal_keys(2000, 2000, torch.device("cpu"))  # large
+
+
+def test_masks_of_a_mode_of_torch_stay_in_it() -> None:
+    block, x = block_of("self_attention", small(memory_len=5, position="none")), random_input(1, 3, 10)
+    memory = random_input(1, 5, 10, seed=2)
+    for _ in range(2):  # the real one's are there in the second
+        mode = FakeTensorMode(allow_non_fake_inputs=False)
+        weights, inputs, past = {name: mode.from_tensor(value) for name, value in block.state_dict().items()}, mode.from_tensor(x), mode.from_tensor(memory)
+        with mode:
+            fake = torch.func.functional_call(block, weights, (inputs,), {"memory": past})
+        assert fake.shape == x.shape
+        torch.func.grad(lambda inputs: block(inputs, memory=memory).sum())(x)
+        assert type(block(x, memory=memory)) is torch.Tensor
+    assert all(type(causal_keys(3, 8, x.device)) is torch.Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(causal_keys(3, 8, x.device))
+               for _ in range(2))  # fmt: skip
 
 
 def test_heads_are_neighbouring_columns_and_merge_again() -> None:

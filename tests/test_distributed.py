@@ -78,12 +78,12 @@ def test_steps_messages_and_checkpoints(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "done.json").read_text()) == ["check_messages", "check_steps", "check_checkpoints"]
 
 
-@pytest.mark.parametrize("leave, code", [("pass", 0), ("sys.exit(3)", 3), ("sys.exit()", 0)])
+@pytest.mark.parametrize("leave, code", [("pass", 0), ("sys.exit(3)", 3), ("sys.exit()", 0), ("sys.exit('why')", 1)])
 def test_a_process_of_a_group_leaves_without_teardown(leave: str, code: int) -> None:
     """Python's own would now and then abort in one of gloo's threads; what was printed is there."""
-    lines = f"import atexit, sys\nfrom nas.distributed import without_teardown\natexit.register(print, 'teardown')\nwith without_teardown():\n    print('end'); {leave}"
+    lines = f"import atexit, sys\nfrom nas.exit_codes import without_teardown\natexit.register(print, 'teardown')\nwith without_teardown():\n    print('end'); {leave}"
     done = subprocess.run([sys.executable, "-c", lines], cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "end\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "end\n", "why\n" if code == 1 else "")
 
 
 @pytest.fixture(scope="module")
