@@ -2,7 +2,8 @@
 
 `truth WORK` trains each distinct layout of 4 layers with three seeds and writes the table `benchmarks/ground_truth.csv`
 (41 minutes on two cores that other jobs used as well). `methods WORK` runs every method of METHODS with five seeds against that table and
-prints regret, percentile and rank correlation. WORK keeps what has been trained, so a stopped script goes on.
+prints regret, percentile and rank correlation. WORK keeps what has been trained, so a stopped script goes on. `--steps 1200`: the same
+against trainings of the default length, in a table of their own.
 """
 
 import argparse
@@ -34,10 +35,9 @@ from nas.stop import StopFlag
 from nas.train import evaluate, train_step
 from nas.train_state import TrainState
 
-TABLE = Path(__file__).with_name("ground_truth.csv")
 LAYERS, LETTERS = 4, "sqfi"
 BLOCKS = ["self_attention", "factorized_random_synthesizer", "feed_forward", "identity"]
-STEPS = 500  # of a standalone training
+STEPS = 500  # of a standalone training, unless said
 BUDGET = 0.65
 OFTEN = {"mixture": 0.25, "arch_every": 1, "arch_lr": 0.1}  # as the default was when these were compared
 EARLIER = {"steps": 1100, "warmup_steps": 800, **OFTEN}
@@ -60,15 +60,20 @@ METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps f
 }
 
 
-def configuration(**search) -> Config:
-    """The space: the default widths, a quarter of the tokens for evaluation, and a search's settings."""
+def table_of(steps: int) -> Path:
+    """Where the losses after so many steps are kept."""
+    return Path(__file__).with_name("ground_truth.csv" if steps == STEPS else f"ground_truth_{steps}.csv")
+
+
+def configuration(steps: int = STEPS, **search) -> Config:
+    """The space: the default widths, a quarter of the tokens for evaluation, trainings of so many steps, and a search's settings."""
     settings = SearchConfig(blocks=BLOCKS, seeds=1, **search)
     return Config(
         run=RunConfig(device="cpu", log_every=20, checkpoint_every=10**6),
         data=DataConfig(seq_len=64, batch_size=16),
         model=ModelConfig(layers=LAYERS),
         search=settings,
-        retrain=RetrainConfig(steps=STEPS, evaluate_every=10**6, final_tokens=131072),
+        retrain=RetrainConfig(steps=steps, evaluate_every=10**6, final_tokens=131072),
     )
 
 
@@ -78,14 +83,14 @@ def layouts() -> list[str]:
     return ["".join(row).ljust(LAYERS, "i") for row in rows]
 
 
-def train_truth(work: Path, seeds: int, workers: int) -> None:
+def train_truth(work: Path, seeds: int, workers: int, steps: int) -> None:
     """Train every layout with every seed, then write the table."""
-    config, stop = configuration(), StopFlag().install()
+    config, stop = configuration(steps), StopFlag().install()
     model = config.model.settings(256, config.data.seq_len)
     architectures = [Architecture.from_pattern(pattern, model=model) for pattern in layouts()]
     jobs = [(config, arch, work / f"{arch.pattern}-{seed}", seed) for seed in range(seeds) for arch in architectures]
     run_jobs(retrain_job, jobs, workers, stop)
-    with TABLE.open("w", newline="") as file:
+    with table_of(steps).open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["pattern", "cost", *(f"loss_{seed}" for seed in range(seeds))])
         for arch in architectures:
@@ -93,9 +98,9 @@ def train_truth(work: Path, seeds: int, workers: int) -> None:
             writer.writerow([arch.pattern, round(arch.relative_flops(config.data.seq_len), 6), *(f"{loss:.5f}" for loss in losses)])
 
 
-def read_truth() -> tuple[dict[str, tuple[float, float]], float]:
+def read_truth(steps: int = STEPS) -> tuple[dict[str, tuple[float, float]], float]:
     """Layout -> (cost, mean loss over the seeds); and the noise, the median of the losses' standard deviations, in nats."""
-    with TABLE.open(newline="") as file:
+    with table_of(steps).open(newline="") as file:
         _, *rows = csv.reader(file)
     losses = [[float(value) for value in row[2:]] for row in rows]
     truth = {row[0]: (float(row[1]), statistics.mean(values)) for row, values in zip(rows, losses)}
@@ -118,7 +123,7 @@ def timed_search(config: Config, home: Path, seed: int, *, slot: int, stop: Stop
 
 
 def standalone_seconds(config: Config) -> float:
-    """CPU seconds of one training of the interleaved layout, from fifty steps."""
+    """CPU seconds of one training of the interleaved layout, of `retrain.steps`, from fifty of them."""
     torch.set_num_threads(1)
     machine, corpus = choose_machine(config.run), load_corpus(config.data)
     model = build(Architecture.preset("interleaved", config.model.settings(256, config.data.seq_len), LAYERS))
@@ -127,7 +132,7 @@ def standalone_seconds(config: Config) -> float:
         if step == 10:
             started = time.process_time()
         train_step(state, config, corpus, machine, 0)
-    return (time.process_time() - started) / 50 * STEPS
+    return (time.process_time() - started) / 50 * config.retrain.steps
 
 
 def rank_correlation(config: Config, home: Path, truth: dict) -> float:
@@ -156,19 +161,19 @@ def best_of_random(count: int, truth: dict, seed: int) -> float:
     return min(random.Random(seed).sample(peers, min(count, len(peers))))
 
 
-def compare_methods(work: Path, seeds: int, methods: list[str], workers: int) -> None:
+def compare_methods(work: Path, seeds: int, methods: list[str], workers: int, steps: int) -> None:
     """Search with these methods and every seed, then print the table."""
     stop = StopFlag().install()
     configs = {name: configuration(**METHODS[name]) for name in methods}
     jobs = [(config, work / name / f"seed-{seed}", seed) for name, config in configs.items() for seed in range(seeds)]
     run_jobs(timed_search, jobs, workers, stop)
-    print_table(configs, work, seeds)
+    print_table(configs, work, seeds, steps)
 
 
-def print_table(configs: dict[str, Config], work: Path, seeds: int) -> None:
-    """A row a method and way to read it off."""
-    truth, noise = read_truth()
-    alone = standalone_seconds(configuration())
+def print_table(configs: dict[str, Config], work: Path, seeds: int, steps: int = STEPS) -> None:
+    """A row a method and way to read it off, against trainings of so many steps."""
+    truth, noise = read_truth(steps)
+    alone = standalone_seconds(configuration(steps))
     affordable = sum(cost <= BUDGET for cost, _ in truth.values())
     print(f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise:.4f} nats; one training {alone:.1f} CPU s")
     print("method                 cost  read-off   regret (min to max)         percentile  wins  tau")
@@ -205,12 +210,13 @@ def main() -> None:
     parser.add_argument("work", type=Path)
     parser.add_argument("--seeds", type=int, help="3 for truth, 5 for methods")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the trainings that make the truth")
     parser.add_argument("--workers", type=int, default=2, help="trainings or searches at a time")
     options = parser.parse_args()
     if options.command == "truth":
-        train_truth(options.work, options.seeds or 3, options.workers)
+        train_truth(options.work, options.seeds or 3, options.workers, options.steps)
     else:
-        compare_methods(options.work, options.seeds or 5, options.methods, options.workers)
+        compare_methods(options.work, options.seeds or 5, options.methods, options.workers, options.steps)
 
 
 if __name__ == "__main__":
