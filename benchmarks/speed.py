@@ -38,21 +38,22 @@ MEMORY_SIZES = {"memory_d_model": 128, "memory_seq_len": 256}  # where what is k
 
 def product_turn(bench: Bench) -> Callable[[], float]:
     """Milliseconds of one large product of square matrices in the dtype that the steps compute in."""
-    shape, device = 2 * (PRODUCT_SIZE[bench.machine.device.type],), bench.machine.device
+    device = bench.machine.device
+    shape = 2 * (PRODUCT_SIZE[device.type],)
     left, right, made = (torch.rand(shape, dtype=bench.machine.dtype, device=device) for _ in range(3))
-    return partial(timed, partial(torch.mm, left, right, out=made), device)
+    return partial(timed, partial(torch.mm, left, right, out=made), bench.machine)
 
 
 def loader_turn(bench: Bench) -> Callable[[], float]:
     """Milliseconds of drawing one batch."""
     numbers = itertools.count()
-    return partial(timed, lambda: bench.draw("weights", next(numbers)), bench.machine.device)
+    return partial(timed, lambda: bench.draw("weights", next(numbers)), bench.machine)
 
 
 def measured(bench: Bench, rounds: int, folder: Path | None) -> dict[str, list[float]]:
     """Step -> milliseconds of each round."""
     turns = own_turns(bench, tuple(RELAXATIONS))
-    turns[SOFT] = partial(timed, soft_mixture_step(bench), bench.machine.device)
+    turns[SOFT] = partial(timed, soft_mixture_step(bench), bench.machine)
     turns |= {LOADER: loader_turn(bench), PRODUCT: product_turn(bench)}
     with peers(folder, bench.sizes) as children:
         return in_turn(turns | {row: child.turn for row, child in children.items()}, rounds)

@@ -106,14 +106,12 @@ def child_environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(nas.__file__).parents[1]), **more}
 
 
-def timed(call: Callable[[], object], device: torch.device) -> float:
+def timed(call: Callable[[], object], machine: Machine) -> float:
     """Milliseconds of a call, with all that it started on a GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    machine.wait()
     started = time.perf_counter()
     call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    machine.wait()
     return (time.perf_counter() - started) * 1e3
 
 

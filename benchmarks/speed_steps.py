@@ -112,7 +112,7 @@ def own_turns(bench: Bench, relaxations: tuple[str, ...]) -> dict[str, Callable[
     calls = {PLAIN: plain_step(bench)}
     for relaxation in relaxations:
         calls |= search_steps(bench, relaxation)
-    return {name: partial(timed, call, bench.machine.device) for name, call in calls.items()}
+    return {name: partial(timed, call, bench.machine) for name, call in calls.items()}
 
 
 def add_averages(times: dict[str, list[float]], relaxations: tuple[str, ...]) -> None:

@@ -56,9 +56,11 @@ class SearchState(TrainState):
     def host_alphas(self) -> Tensor:
         """The alphas [N, C] on the CPU, where layouts are drawn; from a GPU copied once after they have moved, so that no other step waits."""
         alphas = self.model.alphas.detach()
-        if alphas.device.type != "cpu" and (self._copied is None or self._copied[0] != alphas._version):
+        if alphas.device.type == "cpu":
+            return alphas
+        if self._copied is None or self._copied[0] != alphas._version:
             self._copied = alphas._version, alphas.cpu()
-        return alphas if alphas.device.type == "cpu" else self._copied[1]
+        return self._copied[1]
 
     def to_checkpoint(self) -> dict[str, Any]:
         """Tensors and plain values only, so that it loads with weights_only=True."""

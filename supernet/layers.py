@@ -120,7 +120,8 @@ class MixedLayer(nn.Module):
         terms = [context.run(partial(_times, self.candidates[index]), x, mixture.gates[index]) for index in alone]
         if len(together) >= 2:
             layers = [self.candidates[index] for index in together]
-            terms.append(context.run(partial(attend_together, layers), x, torch.stack([mixture.gates[index] for index in together])))
+            gates = torch.stack([mixture.gates[index] for index in together])  # indexing by a list would wait for the device
+            terms.append(context.run(partial(attend_together, layers), x, gates))
         return sum(terms)
 
 

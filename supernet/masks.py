@@ -36,7 +36,8 @@ def kept(make: Callable[..., Tensor], length: int, keys: int, *arguments: Hashab
 
     Not in inference mode, whose tensors no backward pass may keep; anew where a tracer or another mode of torch's makes tensors of its own.
     """
-    if length * keys > LARGE or torch.compiler.is_compiling() or _get_current_dispatch_mode() or torch._C._functorch.peek_interpreter_stack():
+    traced = torch.compiler.is_compiling() or _get_current_dispatch_mode() or torch._C._functorch.peek_interpreter_stack()
+    if traced or length * keys > LARGE:
         return make(length, keys, *arguments)
     return _kept(make, length, keys, *arguments)
 

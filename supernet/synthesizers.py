@@ -22,11 +22,13 @@ from supernet.settings import ModelSettings
 MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
 
 
-def plus(fresh: Tensor, other: Tensor) -> Tensor:
-    """fresh + other, in place unless the sum has another dtype: a pass over a map costs as much as the product that makes it.
+def plus(fresh: Tensor, other: Tensor | None) -> Tensor:
+    """fresh + other (None: 0), in place unless the sum has another dtype: a pass over a map costs as much as the product that makes it.
 
     `fresh` must be nobody else's, and no view: autograd would copy it for its gradient.
     """
+    if other is None:
+        return fresh
     return fresh.add_(other) if torch.promote_types(fresh.dtype, other.dtype) == fresh.dtype else fresh + other
 
 
@@ -113,8 +115,7 @@ class FactorizedRandomLogits(Window):
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [1, h, T, K]."""
         left, right = self.left[:, self.rows(x, seen)], self.right[:, self.columns(x, seen)]
-        logits = left @ right.transpose(-1, -2)
-        return (logits if added is None else plus(logits, added))[None]
+        return plus(left @ right.transpose(-1, -2), added)[None]
 
 
 class DenseLogits(Window):
@@ -132,8 +133,7 @@ class DenseLogits(Window):
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
         columns = self.columns(x, seen)
-        logits = plus(self.features(x) @ self.weight[:, :, columns], _over_rows(self.bias[:, :, columns], x))
-        return logits if added is None else plus(logits, added)
+        return plus(plus(self.features(x) @ self.weight[:, :, columns], _over_rows(self.bias[:, :, columns], x)), added)
 
     def features(self, x: Tensor) -> Tensor:
         """relu(W1 x + b1) in heads, [B, h, T, d_hidden / h]."""
@@ -209,7 +209,7 @@ class MixtureLogits(nn.Module):
         """x [B, T, d] -> [B or 1, h, T, K]."""
         weights = torch.softmax(self.mixing, dim=0)[:, None, :, None, None]  # [parts, 1, h, 1, 1]
         logits = sum(weight * part(x, seen) for weight, part in zip(weights, self.parts.values()))
-        return logits if added is None else plus(logits, added)
+        return plus(logits, added)
 
 
 class Synthesizer(Attending):
