@@ -7,11 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-# Threads that wait for each other spin for about a tenth of a millisecond, then sleep (read when torch loads its OpenMP). Never
-# spinning costs small models three quarters of their speed on an idle machine; OpenMP's own hundreds of milliseconds make a step
-# twenty times slower where anything else runs (benchmarks/README.md).
-if "OMP_WAIT_POLICY" not in os.environ:
-    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
+from nas.environment import prepare
+
+prepare()
 
 DRY = ("run", "search")  # commands that take --dry-run
 ALL = ("run", "data", "model", "search", "derive", "retrain", "latency")

@@ -1,10 +1,11 @@
 """What a search costs beside the training of one network: python benchmarks/speed.py [--peers FOLDER] [--enwik8 FOLDER]
 
-The kinds of steps take turns, one thread a process, so that a busy moment hits all alike; printed are medians with quartiles in ms, ratios
-of medians to a plain interleaved Transformer's training step of the same depth, width and tokens, and the share of the machine's
-matrix product peak, measured between them, that each reaches. One *average step* is what a search does for one batch of the `weights`
-part and, once in `search.arch_every` times, one of the `alphas` part: all others do both at every step. *Whole search*: the mean over
-the default search's steps, warm-up included. The alphas stay where they begin, so that layouts are drawn evenly.
+The kinds of steps take turns of three, one thread a process, so that a busy moment hits all alike, in the environment that search.py
+gives its processes. Printed are medians of turns with quartiles in ms a step, ratios of medians to a plain interleaved Transformer's
+training step of the same depth, width and tokens, and the share of the machine's matrix product peak, measured between them, that each
+reaches. One *average step* is what a search does for one batch of the `weights` part and, once in `search.arch_every` times, one of the
+`alphas` part: all others do both at every step. *Whole search*: the mean over the default search's steps, warm-up included. The alphas
+stay where they begin, so that layouts are drawn evenly.
 
 `--peers FOLDER`: nni 3.0 on the same candidates, in a virtual environment of its own, which is made in FOLDER on the first use.
 `--enwik8 FOLDER`: also the seconds from start to first step on the file `enwik8` in FOLDER.
@@ -24,7 +25,7 @@ import torch
 from speed_children import peers, starts
 from speed_growth import PICTURE, print_growth
 from speed_memory import print_memory
-from speed_sizes import CANDIDATES, Bench, Sizes, build_bench, in_turn, quartiles, timed
+from speed_sizes import CANDIDATES, Bench, Sizes, build_bench, in_turn, quartiles, restart_as_searches_run, timed
 from speed_steps import PEERS, PLAIN, SOFT, add_averages, own_turns, soft_mixture_step, step_flops
 from supernet.gates import RELAXATIONS
 
@@ -92,7 +93,7 @@ def print_starts(folder: Path | None, device: str) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Print what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (SIZES | MEMORY_SIZES | {"rounds": 40}).items():
+    for name, default in (SIZES | MEMORY_SIZES | {"rounds": 14}).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--candidates", type=int, choices=CANDIDATES, default=7)
     parser.add_argument("--device", default="cpu")
@@ -110,4 +111,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    restart_as_searches_run()
     main()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import nas
 from nas.batches import training_batch
 from nas.config import DEFAULT_BLOCKS, Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
 from nas.data import Corpus, load_corpus
+from nas.environment import prepare
 from nas.machine import Machine, choose_machine
 from supernet.settings import ModelSettings
 
@@ -25,7 +27,8 @@ STILL = 1e-12  # a learning rate of the alphas at which every layout stays as li
 SEVEN = ("self_attention", "dense_synthesizer", "random_synthesizer", "factorized_dense_synthesizer",
          "factorized_random_synthesizer", "feed_forward", "identity")  # fmt: skip
 CANDIDATES = {5: DEFAULT_BLOCKS, 7: SEVEN}
-WARMING = 2  # rounds that are not counted
+WARMING = 1  # rounds that are not counted
+STEPS = 3  # of a kind in a round
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,14 @@ def child_environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(nas.__file__).parents[1]), **more}
 
 
+def restart_as_searches_run() -> None:
+    """Begin this script anew in the environment that search.py gives its processes, where it has not been."""
+    wanted = dict(os.environ)
+    prepare(wanted)
+    if wanted != dict(os.environ):
+        os.execve(sys.executable, sys.orig_argv, wanted)
+
+
 def timed(call: Callable[[], object], machine: Machine) -> float:
     """Milliseconds of a call, with all that it started on a GPU."""
     machine.wait()
@@ -116,11 +127,14 @@ def timed(call: Callable[[], object], machine: Machine) -> float:
 
 
 def in_turn(turns: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each turn in each round; taken in turn, so that a busy moment hits all alike."""
+    """Milliseconds of each kind in each round: the mean of STEPS after one that is not counted, which finds the caches, and what
+    memory the process keeps, as another kind left them. Taken in turn, so that a busy moment hits all alike.
+    """
     times: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(WARMING + rounds):
         for name, turn in turns.items():
-            times[name].append(turn())
+            turn()
+            times[name].append(statistics.fmean(turn() for _ in range(STEPS)))
     return {name: values[WARMING:] for name, values in times.items()}
 
 

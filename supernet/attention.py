@@ -171,9 +171,9 @@ class DotProductLogits(nn.Module):
         return split_heads(query + u, self.heads), keys, _shift(by_distance, keys.shape[2]) * scale
 
     def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
-        """x [B, T, d] -> logits [B, h, T, K]; without `seen` x is all there is."""
+        """x [B, T, d] -> logits [B, h, T, K], by heads in memory as the synthetic ones; without `seen` x is all there is."""
         query, keys, positions = self.project(x, seen)
-        logits = query @ keys.transpose(-1, -2) * keys.shape[-1] ** -0.5
+        logits = (query.transpose(0, 1) @ keys.transpose(0, 1).transpose(-1, -2)).transpose(0, 1) * keys.shape[-1] ** -0.5
         return logits if positions is None else logits + positions
 
 

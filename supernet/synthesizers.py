@@ -17,26 +17,17 @@ from supernet.attention import Attending, DotProductLogits, Past, Relative, atte
 from supernet.costs import factor_lengths
 from supernet.gates import full_precision
 from supernet.masks import allowed_keys, masked_softmax, query_bias
+from supernet.own_maps import Maps, Outer, Product, features, in_one_node, plus
 from supernet.settings import ModelSettings
 
 MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
-
-
-def plus(fresh: Tensor, other: Tensor | None) -> Tensor:
-    """fresh + other (None: 0), in place unless the sum has another dtype: a pass over a map costs as much as the product that makes it.
-
-    `fresh` must be nobody else's, and no view: autograd would copy it for its gradient.
-    """
-    if other is None:
-        return fresh
-    return fresh.add_(other) if torch.promote_types(fresh.dtype, other.dtype) == fresh.dtype else fresh + other
 
 
 def mix_values(attention: Tensor, values: Tensor) -> Tensor:
     """attention [B or 1, h, T, K] times values [B, h, K, d_h] -> [B, T, d]; a shared map becomes h large products."""
     batch, heads, keys, width = values.shape
     if attention.shape[0] == batch:
-        return (attention @ values).transpose(1, 2).flatten(2)
+        return (attention.transpose(0, 1) @ values.transpose(0, 1)).permute(1, 2, 0, 3).flatten(2)  # maps lie in memory by heads
     columns = values.permute(1, 2, 0, 3).reshape(heads, keys, batch * width)
     mixed = attention[0] @ columns  # [h, T, B * d_h]
     return mixed.unflatten(-1, (batch, width)).permute(2, 1, 0, 3).flatten(2)
@@ -130,14 +121,16 @@ class DenseLogits(Window):
         self.weight = nn.Parameter(_uniform(heads, width, self.memory_len + self.max_len, fan_in=width))
         self.bias = nn.Parameter(torch.zeros(heads, 1, self.memory_len + self.max_len))
 
+    def maps(self, x: Tensor, seen: Past | None, added: Tensor | None) -> Maps:
+        """The logits of x [B, T, d] and their parts."""
+        columns = self.columns(x, seen)
+        bias = self.bias[:, None, :, columns]
+        parts = features(self.hidden(x), self.heads), self.weight[:, :, columns]
+        return Maps(Product(), parts, bias if added is None else bias + added)
+
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
-        columns = self.columns(x, seen)
-        return plus(plus(self.features(x) @ self.weight[:, :, columns], _over_rows(self.bias[:, :, columns], x)), added)
-
-    def features(self, x: Tensor) -> Tensor:
-        """relu(W1 x + b1) in heads, [B, h, T, d_hidden / h]."""
-        return split_heads(functional.relu(self.hidden(x)), self.heads)
+        return self.maps(x, seen, added).logits()
 
     def products(self, x: Tensor, seen: Past | None, width: int) -> tuple[Tensor, Tensor]:
         """Queries [B, h, T, w] and keys [B, h, K, w] whose products are the logits: b2 stands beside W2 and meets a 1.
@@ -145,10 +138,10 @@ class DenseLogits(Window):
         w is at least `width`; what is more than the logits need is 0.
         """
         columns = self.columns(x, seen)
-        features = self.features(x)
+        hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
         keys = torch.cat((self.weight, self.bias), dim=1)[:, :, columns].transpose(1, 2).contiguous()  # [h, K, d_hidden / h + 1]
         spare = max(0, width - keys.shape[-1])
-        query = functional.pad(functional.pad(features, (0, 1), value=1.0), (0, spare))
+        query = functional.pad(functional.pad(hidden, (0, 1), value=1.0), (0, spare))
         return query, functional.pad(keys, (0, spare)).expand(len(x), -1, -1, -1)
 
 
@@ -168,15 +161,15 @@ class FactorizedDenseLogits(Window):
         self.weight = nn.Parameter(_uniform(heads, width, sum(self.lengths), fan_in=width))
         self.bias = nn.Parameter(torch.zeros(heads, 1, sum(self.lengths)))
 
+    def maps(self, x: Tensor, seen: Past | None, added: Tensor | None) -> Maps:
+        """The logits of x [B, T, d] and their parts."""
+        hidden = features(self.hidden(x), self.heads)  # [h, B, T, d / h]
+        factors = torch.baddbmm(self.bias, hidden.flatten(1, 2), self.weight).view(*hidden.shape[:3], -1)
+        return Maps(Outer(self.columns(x, seen)), factors.split(self.lengths, dim=-1), added)
+
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B, h, T, K]."""
-        hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
-        repeated, tiled = (hidden @ self.weight + _over_rows(self.bias, x)).split(self.lengths, dim=-1)
-        columns, (a, b) = self.columns(x, seen), self.lengths
-        if added is not None and columns == slice(0, a * b):
-            return torch.addcmul(added.view(-1, a, b), repeated.unsqueeze(-1), tiled.unsqueeze(-2)).flatten(-2)  # both in one pass
-        logits = (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., columns]
-        return logits if added is None else logits + added
+        return self.maps(x, seen, added).logits()
 
 
 class MixtureLogits(nn.Module):
@@ -226,9 +219,8 @@ class Synthesizer(Attending):
         if mask is not None:
             logits = self.logits(x, seen)
             return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
-        keys = x.shape[1] if seen is None else seen.values.shape[2]
-        logits = self.logits(x, seen, query_bias(x, keys) if self.causal else None)
-        return torch.softmax(full_precision(logits), dim=-1).to(x.dtype)
+        by_head = full_precision(self.logits(x, seen, self._bias(x, seen))).transpose(0, 1)  # as they lie in memory
+        return torch.softmax(by_head, dim=-1).to(x.dtype).transpose(0, 1)
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         """`mask` [B, T] bool, True = real token."""
@@ -243,7 +235,13 @@ class Synthesizer(Attending):
         return torch.cat([run(part, past, real) for part, past, real in zip(xs, pasts, masks)])
 
     def _mixed(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
+        if mask is None and isinstance(self.logits, (DenseLogits, FactorizedDenseLogits)) and in_one_node(x):
+            return self.logits.maps(x, seen, self._bias(x, seen)).mix(seen.values)
         return mix_values(self.attention(x, seen, mask=mask), seen.values)
+
+    def _bias(self, x: Tensor, seen: Past | None) -> Tensor | None:
+        """The causal mask to be added to the logits, [T, K]."""
+        return query_bias(x, x.shape[1] if seen is None else seen.values.shape[2]) if self.causal else None
 
 
 class DenseSynthesizer(Synthesizer):
@@ -304,11 +302,6 @@ class MixtureSynthesizer(Synthesizer):
 
     def __init__(self, config: ModelSettings, *, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int):
         super().__init__(config, MixtureLogits(config, heads, parts, d_hidden, rank, a, b))
-
-
-def _over_rows(bias: Tensor, x: Tensor) -> Tensor:
-    """[h, 1, K] -> [h, T, K]: its gradient is then summed over the batch first, in half the time of one sum over strides."""
-    return bias.expand(-1, x.shape[1], -1)
 
 
 def _uniform(*shape: int, fan_in: int) -> Tensor:
