@@ -21,7 +21,7 @@ from speed_sizes import Bench, Sizes, build_bench
 from speed_steps import FAIR, MIXTURE, PLAIN, plain_step, search_steps
 
 STEPS = 4
-ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+ALLOCATOR = {"GLIBC_TUNABLES": "", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
 # row -> (relaxation, keys of `search`, the step, the step before it)
 KINDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "sampled: weights": ("sampled", {}, "sampled: weights", FAIR),
