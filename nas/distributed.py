@@ -82,8 +82,6 @@ def is_shared(value: Any) -> bool:
 
 def average_gradients(machine: Machine, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     """Average the gradients of the optimizer's parameters, and the loss; sharded ones FSDP has averaged already."""
-    if machine.world == 1:
-        return
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     average(machine, [loss, *(gradient for gradient in gradients if not is_shared(gradient))])
 

@@ -1,6 +1,7 @@
 """What a process has to find in its environment before torch loads: how threads wait, and how memory is kept.
 
-Read once, when a process starts: what is set here holds for the OpenMP of this process, and wholly for the processes it starts.
+Read once, when a process starts: what is set here holds for the OpenMP of this process, and wholly for the processes it starts, the
+workers of a run. A run of one process keeps its memory so only where the user exports the variable.
 """
 
 import os
@@ -18,4 +19,5 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     # anything else runs (benchmarks/README.md).
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", "3000")
-    environment.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)
+    if not any(name.startswith("MALLOC_") for name in environment):  # older names of the same choices
+        environment.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)

@@ -36,10 +36,15 @@ def kept(make: Callable[..., Tensor], length: int, keys: int, *arguments: Hashab
 
     Not in inference mode, whose tensors no backward pass may keep; anew where a tracer or another mode of torch's makes tensors of its own.
     """
-    traced = torch.compiler.is_compiling() or _get_current_dispatch_mode() or torch._C._functorch.peek_interpreter_stack()
-    if traced or length * keys > LARGE:
+    if is_traced() or length * keys > LARGE:
         return make(length, keys, *arguments)
     return _kept(make, length, keys, *arguments)
+
+
+def is_traced() -> bool:
+    """Whether a compiler, a transform of torch.func or another mode of torch's looks at what is done, instead of doing it."""
+    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
+    return traced or _get_current_dispatch_mode() is not None
 
 
 @lru_cache(maxsize=16)

@@ -1,16 +1,20 @@
 """Maps that every row of a batch has for itself: made, softmaxed and applied as one node of autograd.
 
 What a short segment costs on a CPU is passes over maps: by torch's own operations a step writes each map of a row's own six times, and
-here twice, the map and its gradient, each into what was the logits' room. Heads come first, so that the h weights meet all rows in h products.
+here twice where it takes all columns, the map and its gradient, each into the room of the logits it is of. Heads come first, so that the h
+weights meet all rows in h products.
 
 Shapes: h heads, B rows, T queries, K keys, w width of a head's features, d_h of its values. Logits [h, B, T, K].
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
+
+from supernet.masks import is_traced
 
 
 def plus(fresh: Tensor, other: Tensor | None) -> Tensor:
@@ -23,7 +27,7 @@ def plus(fresh: Tensor, other: Tensor | None) -> Tensor:
     return fresh.add_(other) if torch.promote_types(fresh.dtype, other.dtype) == fresh.dtype else fresh + other
 
 
-def features(hidden: Tensor, heads: int) -> Tensor:
+def relu_heads(hidden: Tensor, heads: int) -> Tensor:
     """relu of [B, T, d_hidden] in heads, [h, B, T, d_hidden / heads]; written once, in a copy."""
     return hidden.unflatten(-1, (heads, -1)).permute(2, 0, 1, 3).clone(memory_format=torch.contiguous_format).relu_()
 
@@ -34,8 +38,8 @@ class Law(Protocol):
     def logits(self, *parts: Tensor) -> Tensor:
         """[h, B, T, K], a new contiguous tensor."""
 
-    def gradients(self, grad: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Those of the parts, from that of the logits."""
+    def gradients(self, grad: Tensor, needed: Sequence[bool], *parts: Tensor) -> tuple[Tensor | None, ...]:
+        """Those of the parts that are needed, from that of the logits."""
 
 
 class Product:
@@ -43,12 +47,13 @@ class Product:
 
     def logits(self, features: Tensor, weight: Tensor) -> Tensor:
         """[h, B, T, K]."""
-        return (features.flatten(1, 2) @ weight).view(*features.shape[:3], -1)
+        return (features.flatten(1, 2) @ weight).view(*features.shape[:3], weight.shape[-1])
 
-    def gradients(self, grad: Tensor, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, grad: Tensor, needed: Sequence[bool], features: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """dF = dS W^T, dW = F^T dS."""
         rows = grad.flatten(1, 2)
-        return (rows @ weight.transpose(1, 2)).view(features.shape), features.flatten(1, 2).transpose(1, 2) @ rows
+        into_features = (rows @ weight.transpose(1, 2)).view(features.shape) if needed[0] else None
+        return into_features, features.flatten(1, 2).transpose(1, 2) @ rows if needed[1] else None
 
 
 class Outer(NamedTuple):
@@ -60,7 +65,7 @@ class Outer(NamedTuple):
         """[h, B, T, K]."""
         return (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., self.columns].contiguous()
 
-    def gradients(self, grad: Tensor, repeated: Tensor, tiled: Tensor) -> tuple[Tensor, Tensor]:
+    def gradients(self, grad: Tensor, needed: Sequence[bool], repeated: Tensor, tiled: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """By products of small matrices, a third faster than to multiply and sum."""
         a, b = repeated.shape[-1], tiled.shape[-1]
         if grad.shape[-1] < a * b:
@@ -68,7 +73,8 @@ class Outer(NamedTuple):
             whole[..., self.columns] = grad
             grad = whole
         each = grad.unflatten(-1, (a, b))
-        return (each @ tiled.unsqueeze(-1)).squeeze(-1), (repeated.unsqueeze(-2) @ each).squeeze(-2)
+        into_repeated = (each @ tiled.unsqueeze(-1)).squeeze(-1) if needed[0] else None
+        return into_repeated, (repeated.unsqueeze(-2) @ each).squeeze(-2) if needed[1] else None
 
 
 class Maps(NamedTuple):
@@ -92,7 +98,7 @@ def in_one_node(x: Tensor) -> bool:
     """Whether `Maps.mix` serves the input: on a CPU (nothing was measured elsewhere), in full precision, and where nobody traces."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
         return False
-    return not (torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack())
+    return not is_traced() and forward_ad._current_level < 0
 
 
 class _Mix(torch.autograd.Function):
@@ -103,27 +109,24 @@ class _Mix(torch.autograd.Function):
         maps, columns = torch.softmax(logits, dim=-1, out=logits).flatten(0, 1), _by_head(values)
         ctx.save_for_backward(maps, columns, *parts)
         ctx.law, ctx.logits_shape, ctx.offset_shape = law, logits.shape, None if offset is None else offset.shape
-        return _by_row(maps @ columns, len(values)).flatten(2)
+        mixed = (maps @ columns).view(*logits.shape[:3], columns.shape[-1])
+        return mixed.permute(1, 2, 0, 3).flatten(2)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("dense synthesizers have no second derivative on a CPU, as torch's fused attention has none")
         maps, columns, *parts = ctx.saved_tensors
         heads, batch, *_ = ctx.logits_shape
-        mixed = _by_head(grad.unflatten(-1, (heads, -1)).transpose(1, 2))  # [h * B, T, d_h]
+        mixed = _by_head(grad.unflatten(-1, (heads, columns.shape[-1])).transpose(1, 2))  # [h * B, T, d_h]
         into_values = (maps.transpose(1, 2) @ mixed).view(heads, batch, *columns.shape[1:]).transpose(0, 1)
         inner = mixed @ columns.transpose(1, 2)
         torch.ops.aten._softmax_backward_data.out(inner, maps, -1, maps.dtype, grad_input=inner)
         into_logits = inner.view(ctx.logits_shape)
         into_offset = into_logits.sum_to_size(ctx.offset_shape) if ctx.needs_input_grad[1] else None
-        return into_values, into_offset, None, *ctx.law.gradients(into_logits, *parts)
+        return into_values, into_offset, None, *ctx.law.gradients(into_logits, ctx.needs_input_grad[3:], *parts)
 
 
 def _by_head(rows: Tensor) -> Tensor:
     """[B, h, n, d_h] -> [h * B, n, d_h]."""
     return rows.transpose(0, 1).flatten(0, 1)
-
-
-def _by_row(heads: Tensor, batch: int) -> Tensor:
-    """[h * B, n, d_h] -> [B, n, h, d_h]."""
-    return heads.unflatten(0, (-1, batch)).permute(1, 2, 0, 3)

@@ -17,7 +17,7 @@ from supernet.attention import Attending, DotProductLogits, Past, Relative, atte
 from supernet.costs import factor_lengths
 from supernet.gates import full_precision
 from supernet.masks import allowed_keys, masked_softmax, query_bias
-from supernet.own_maps import Maps, Outer, Product, features, in_one_node, plus
+from supernet.own_maps import Maps, Outer, Product, in_one_node, plus, relu_heads
 from supernet.settings import ModelSettings
 
 MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
@@ -125,7 +125,7 @@ class DenseLogits(Window):
         """The logits of x [B, T, d] and their parts."""
         columns = self.columns(x, seen)
         bias = self.bias[:, None, :, columns]
-        parts = features(self.hidden(x), self.heads), self.weight[:, :, columns]
+        parts = relu_heads(self.hidden(x), self.heads), self.weight[:, :, columns]
         return Maps(Product(), parts, bias if added is None else bias + added)
 
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
@@ -163,8 +163,8 @@ class FactorizedDenseLogits(Window):
 
     def maps(self, x: Tensor, seen: Past | None, added: Tensor | None) -> Maps:
         """The logits of x [B, T, d] and their parts."""
-        hidden = features(self.hidden(x), self.heads)  # [h, B, T, d / h]
-        factors = torch.baddbmm(self.bias, hidden.flatten(1, 2), self.weight).view(*hidden.shape[:3], -1)
+        hidden = relu_heads(self.hidden(x), self.heads)  # [h, B, T, d / h]
+        factors = torch.baddbmm(self.bias, hidden.flatten(1, 2), self.weight).view(*hidden.shape[:3], sum(self.lengths))
         return Maps(Outer(self.columns(x, seen)), factors.split(self.lengths, dim=-1), added)
 
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
@@ -235,7 +235,8 @@ class Synthesizer(Attending):
         return torch.cat([run(part, past, real) for part, past, real in zip(xs, pasts, masks)])
 
     def _mixed(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
-        if mask is None and isinstance(self.logits, (DenseLogits, FactorizedDenseLogits)) and in_one_node(x):
+        hooked = self.logits._forward_hooks or self.logits._forward_pre_hooks
+        if mask is None and type(self.logits) in (DenseLogits, FactorizedDenseLogits) and not hooked and in_one_node(x):
             return self.logits.maps(x, seen, self._bias(x, seen)).mix(seen.values)
         return mix_values(self.attention(x, seen, mask=mask), seen.values)
 

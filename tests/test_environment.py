@@ -24,14 +24,15 @@ def test_only_what_the_user_has_not_set() -> None:
     found: dict[str, str] = {}
     prepare(found)
     assert found == {"GOMP_SPINCOUNT": "3000", "GLIBC_TUNABLES": KEEP_MEMORY}
-    own = {"OMP_WAIT_POLICY": "PASSIVE", "GLIBC_TUNABLES": "glibc.malloc.check=0"}
-    prepare(given := dict(own))
-    assert given == own
+    for memory in ({"GLIBC_TUNABLES": "glibc.malloc.check=0"}, {"MALLOC_TRIM_THRESHOLD_": "65536"}):
+        own = {"OMP_WAIT_POLICY": "PASSIVE", **memory}
+        prepare(given := dict(own))
+        assert given == own
 
 
 def test_search_prepares_before_torch_is_loaded() -> None:
     code = "import os, sys, search; print('torch' in sys.modules, os.environ['GLIBC_TUNABLES'])"
-    bare = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_"))}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=bare, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", KEEP_MEMORY]
 

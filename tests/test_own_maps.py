@@ -5,8 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
-from supernet.own_maps import Maps, Outer, Product, features, in_one_node
+from supernet.own_maps import Maps, Outer, Product, in_one_node, relu_heads
 from supernet.settings import ModelSettings
 from supernet.synthesizers import DenseSynthesizer, FactorizedDenseSynthesizer, Synthesizer, mix_values
 
@@ -78,14 +79,18 @@ def kept_sizes(block: Synthesizer, x: Tensor) -> list[int]:
     return list(kept.values())
 
 
-@pytest.mark.parametrize("make", [
-    lambda settings: DenseSynthesizer(settings, heads=2, d_hidden=8), lambda settings: FactorizedDenseSynthesizer(settings, heads=2, a=4, b=8),
-], ids=["dense", "factorized dense"])  # fmt: skip
-def test_a_block_keeps_one_map_and_goes_by_torch_where_the_node_does_not_serve(make: Callable[[ModelSettings], Synthesizer]) -> None:
+SETTINGS = ModelSettings.from_mapping(
+    {"vocab_size": 11, "d_model": 8, "heads": 2, "d_inner": 16, "max_len": 32, "norm": "pre"}, task="causal_lm")  # fmt: skip
+BLOCKS = {
+    "dense": lambda: DenseSynthesizer(SETTINGS, heads=2, d_hidden=8),
+    "factorized dense": lambda: FactorizedDenseSynthesizer(SETTINGS, heads=2, a=4, b=8),
+}
+
+
+@pytest.mark.parametrize("make", BLOCKS.values(), ids=BLOCKS)
+def test_a_block_keeps_one_map_and_goes_by_torch_where_the_node_does_not_serve(make: Callable[[], Synthesizer]) -> None:
     torch.manual_seed(4)
-    settings = ModelSettings.from_mapping(
-        {"vocab_size": 11, "d_model": 8, "heads": 2, "d_inner": 16, "max_len": 32, "norm": "pre"}, task="causal_lm")  # fmt: skip
-    block, x = make(settings), torch.randn(3, 32, 8, requires_grad=True)
+    block, x = make(), torch.randn(3, 32, 8, requires_grad=True)
     assert kept_sizes(block, x).count(3 * 2 * 32 * 32) == 1
     mixed = block(x)
     gradients = torch.autograd.grad(mixed.square().sum(), [x, *block.parameters()])
@@ -100,18 +105,63 @@ def test_a_block_keeps_one_map_and_goes_by_torch_where_the_node_does_not_serve(m
     torch.testing.assert_close(half.float(), mixed, rtol=0.1, atol=0.02)
 
 
+@pytest.mark.parametrize("make", BLOCKS.values(), ids=BLOCKS)
+def test_a_second_derivative_is_refused(make: Callable[[], Synthesizer]) -> None:
+    x = torch.randn(3, 32, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(make()(x).square().sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("make", BLOCKS.values(), ids=BLOCKS)
+def test_no_rows_give_none(make: Callable[[], Synthesizer]) -> None:
+    block, x = make(), torch.randn(0, 32, 8, requires_grad=True)
+    mixed = block(x)
+    mixed.sum().backward()
+    assert mixed.shape == x.shape and block.value.weight.grad.eq(0).all()
+
+
+@pytest.mark.parametrize("make", BLOCKS.values(), ids=BLOCKS)
+def test_hooks_and_classes_of_ones_own_are_heard(make: Callable[[], Synthesizer]) -> None:
+    torch.manual_seed(5)
+    block, x = make(), torch.randn(3, 32, 8)
+    evenly = (x @ block.value.weight.T).cumsum(dim=1) / torch.arange(1, 33)[:, None] @ block.output.weight.T
+    flat = lambda logits: logits.masked_fill(logits.isfinite(), 0.0)
+    handle = block.logits.register_forward_hook(lambda module, inputs, logits: flat(logits))
+    torch.testing.assert_close(block(x), evenly)
+    handle.remove()
+    assert not block(x).allclose(evenly)
+    own = type("Own", (type(block.logits),), {"forward": lambda self, *given: flat(super(type(self), self).forward(*given))})
+    block.logits.__class__ = own
+    torch.testing.assert_close(block(x), evenly)
+
+
+@pytest.mark.parametrize("make", BLOCKS.values(), ids=BLOCKS)
+def test_frozen_parts_get_no_gradient(make: Callable[[], Synthesizer]) -> None:
+    torch.manual_seed(6)
+    block, x = make(), torch.randn(3, 32, 8, requires_grad=True)
+    whole, = torch.autograd.grad(block(x).square().sum(), x)
+    block.logits.weight.requires_grad_(False)
+    block(x).square().sum().backward()
+    assert block.logits.weight.grad is None and x.grad.equal(whole)
+
+
 def test_where_it_serves() -> None:
     x = torch.zeros(1)
     assert in_one_node(x) and in_one_node(x.double())
     assert not in_one_node(x.bfloat16()) and not in_one_node(x.to("meta"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert not in_one_node(x)
+    with FlopCounterMode(display=False):
+        assert not in_one_node(x)
+    with torch.autograd.forward_ad.dual_level():
+        assert not in_one_node(x)
+    assert in_one_node(x)
 
 
-def test_features_are_rectified_in_a_copy() -> None:
+def test_relu_by_heads_leaves_its_input_alone() -> None:
     hidden = torch.randn(2, 3, 4)
     before = hidden.clone()
     for heads in (1, 2):
-        made = features(hidden, heads)
+        made = relu_heads(hidden, heads)
         torch.testing.assert_close(made, before.relu().unflatten(-1, (heads, -1)).permute(2, 0, 1, 3), rtol=0, atol=0)
         assert hidden.equal(before) and made.is_contiguous()
