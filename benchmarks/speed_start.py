@@ -1,5 +1,4 @@
-"""A search's command up to the end of its first weight step: prints the seconds since it was started, less those of importing torch, with what of it
-any optimizer loads.
+"""A search's command up to the end of its first weight step: prints the seconds since it was started, less those of importing torch.
 
 `python speed_start.py SECONDS ARGUMENTS`: when it was started, by the clock, and what comes after `search.py`.
 """
@@ -14,7 +13,6 @@ def main() -> None:
     """Run the command; the process ends with its first step."""
     importing = time.time()
     import torch
-    import torch._dynamo  # every optimizer of torch's loads it
 
     elsewhere = time.time() - importing
     import nas.search_loop
