@@ -71,6 +71,11 @@ def merge_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
+def is_hooked(module: nn.Module) -> bool:
+    """Whether somebody looks at the module's calls, so that none may be left out."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def with_memory(x: Tensor, memory: Tensor | None) -> Tensor:
     """The keys' inputs: memory [B, M', d] before the segment [B, T, d]."""
     return x if memory is None else torch.cat((memory, x), dim=1)

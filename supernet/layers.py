@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from supernet.attention import Past, Relative, with_memory
+from supernet.attention import Past, Relative, is_hooked, with_memory
 from supernet.blocks import Candidate, all_options, block_class
 from supernet.settings import ModelSettings
 from supernet.shared_values import attend_together, tie_values
@@ -57,7 +57,7 @@ class Layer(nn.Module):
 
         Any other may look at all positions, and `extend` does not call every module.
         """
-        hooked = any(module._forward_hooks or module._forward_pre_hooks for module in self.modules())
+        hooked = any(map(is_hooked, self.modules()))
         return not hooked and type(self.block).__module__.partition(".")[0] == __name__.partition(".")[0]
 
     def forward(self, x: Tensor, context: Context) -> Tensor:

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -42,9 +43,9 @@ def kept(make: Callable[..., Tensor], length: int, keys: int, *arguments: Hashab
 
 
 def is_traced() -> bool:
-    """Whether a compiler, a transform of torch.func or another mode of torch's looks at what is done, instead of doing it."""
+    """Whether a compiler, a transform of torch.func, forward-mode differentiation or another mode of torch's looks at what is done."""
     traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
-    return traced or _get_current_dispatch_mode() is not None
+    return traced or forward_ad._current_level >= 0 or _get_current_dispatch_mode() is not None
 
 
 @lru_cache(maxsize=16)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from supernet.attention import Attending, DotProductLogits, Past, Relative, attend, split_heads
+from supernet.attention import Attending, DotProductLogits, Past, Relative, attend, is_hooked
+from supernet.attention_maps import Maps, Outer, Product, in_one_node, plus, relu_heads
 from supernet.costs import factor_lengths
 from supernet.gates import full_precision
 from supernet.masks import allowed_keys, masked_softmax, query_bias
-from supernet.own_maps import Maps, Outer, Product, in_one_node, plus, relu_heads
 from supernet.settings import ModelSettings
 
 MAP_NUMBERS = 2**20  # in the maps of a batch, above which they count as large
@@ -138,7 +138,7 @@ class DenseLogits(Window):
         w is at least `width`; what is more than the logits need is 0.
         """
         columns = self.columns(x, seen)
-        hidden = split_heads(functional.relu(self.hidden(x)), self.heads)
+        hidden = relu_heads(self.hidden(x), self.heads).transpose(0, 1)
         keys = torch.cat((self.weight, self.bias), dim=1)[:, :, columns].transpose(1, 2).contiguous()  # [h, K, d_hidden / h + 1]
         spare = max(0, width - keys.shape[-1])
         query = functional.pad(functional.pad(hidden, (0, 1), value=1.0), (0, spare))
@@ -219,7 +219,7 @@ class Synthesizer(Attending):
         if mask is not None:
             logits = self.logits(x, seen)
             return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
-        by_head = full_precision(self.logits(x, seen, self._bias(x, seen))).transpose(0, 1)  # as they lie in memory
+        by_head = full_precision(self.logits(x, seen, self._causal_bias(x, seen))).transpose(0, 1)  # as they lie in memory
         return torch.softmax(by_head, dim=-1).to(x.dtype).transpose(0, 1)
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
@@ -235,12 +235,12 @@ class Synthesizer(Attending):
         return torch.cat([run(part, past, real) for part, past, real in zip(xs, pasts, masks)])
 
     def _mixed(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
-        hooked = self.logits._forward_hooks or self.logits._forward_pre_hooks
-        if mask is None and type(self.logits) in (DenseLogits, FactorizedDenseLogits) and not hooked and in_one_node(x):
-            return self.logits.maps(x, seen, self._bias(x, seen)).mix(seen.values)
+        exact = type(self.logits) in (DenseLogits, FactorizedDenseLogits) and not is_hooked(self.logits)
+        if mask is None and exact and in_one_node(x):
+            return self.logits.maps(x, seen, self._causal_bias(x, seen)).mix(seen.values)
         return mix_values(self.attention(x, seen, mask=mask), seen.values)
 
-    def _bias(self, x: Tensor, seen: Past | None) -> Tensor | None:
+    def _causal_bias(self, x: Tensor, seen: Past | None) -> Tensor | None:
         """The causal mask to be added to the logits, [T, K]."""
         return query_bias(x, x.shape[1] if seen is None else seen.values.shape[2]) if self.causal else None
 

@@ -9,6 +9,7 @@ import pytest
 from nas.environment import KEEP_MEMORY, prepare
 from tiny_runs import ROOT
 
+BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_"))}
 AGAIN = """
 import resource, torch
 def step():
@@ -32,15 +33,14 @@ def test_only_what_the_user_has_not_set() -> None:
 
 def test_search_prepares_before_torch_is_loaded() -> None:
     code = "import os, sys, search; print('torch' in sys.modules, os.environ['GLIBC_TUNABLES'])"
-    bare = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_"))}
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=bare, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=BARE, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", KEEP_MEMORY]
 
 
 @pytest.mark.skipif(not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="the allocator of glibc")
 def test_a_step_takes_its_memory_without_page_faults() -> None:
     def faults(**more: str) -> int:
-        done = subprocess.run([sys.executable, "-c", AGAIN], env={**os.environ, **more}, capture_output=True, text=True, check=True)
+        done = subprocess.run([sys.executable, "-c", AGAIN], env={**BARE, **more}, capture_output=True, text=True, check=True)
         return int(done.stdout)
 
     assert faults(GLIBC_TUNABLES=KEEP_MEMORY) < 100 < 4000 < faults(GLIBC_TUNABLES="")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from supernet.masks import is_traced
 
@@ -98,7 +97,7 @@ def in_one_node(x: Tensor) -> bool:
     """Whether `Maps.mix` serves the input: on a CPU (nothing was measured elsewhere), in full precision, and where nobody traces."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
         return False
-    return not is_traced() and forward_ad._current_level < 0
+    return not is_traced()
 
 
 class _Mix(torch.autograd.Function):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from supernet.own_maps import Maps, Outer, Product, in_one_node, relu_heads
+from supernet.attention_maps import Maps, Outer, Product, in_one_node, relu_heads
 from supernet.settings import ModelSettings
 from supernet.synthesizers import DenseSynthesizer, FactorizedDenseSynthesizer, Synthesizer, mix_values
 
