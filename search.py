@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nas.environment import prepare
+from nas.environment import loading, prepare
 
 prepare()
 
@@ -28,13 +28,15 @@ class Command(NamedTuple):
 
 
 def run(config, arguments, stop) -> None:
-    from nas.pipeline import run_everything
+    with loading():
+        from nas.pipeline import run_everything
 
     run_everything(config, stop)
 
 
 def search(config, arguments, stop) -> None:
-    from nas.pipeline import search_only
+    with loading():
+        from nas.pipeline import search_only
 
     search_only(config, stop)
 
@@ -52,7 +54,8 @@ def plot(config, arguments, stop) -> None:
 
 
 def retrain(config, arguments, stop) -> None:
-    from nas.pipeline import retrain_only
+    with loading():
+        from nas.pipeline import retrain_only
 
     retrain_only(config, arguments.ARCH, stop)
 

@@ -8,26 +8,30 @@ import os
 import sys
 import time
 
+from nas.environment import loading
+
 
 def main() -> None:
     """Run the command; the process ends with its first step."""
-    importing = time.time()
-    import torch
+    started, *arguments = float(sys.argv[1]), *sys.argv[2:]
+    with loading():  # as search.py does
+        importing = time.time()
+        import torch
 
-    elsewhere = time.time() - importing
-    import nas.search_loop
-    import search
+        elsewhere = time.time() - importing
+        import nas.search_loop
+        import search
 
     take = nas.search_loop.weight_step
 
     def take_one(*state: object) -> None:
         take(*state)
-        print(json.dumps(time.time() - float(sys.argv[1]) - elsewhere), flush=True)
+        print(json.dumps(time.time() - started - elsewhere), flush=True)
         os._exit(0)
 
     nas.search_loop.weight_step = take_one
     torch.set_num_threads(1)
-    search.main(sys.argv[2:])
+    search.main(arguments)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from nas.distributed import is_shared
+from nas.environment import loading
 from supernet.backbone import parameter_groups
 
 
@@ -14,7 +15,8 @@ def build_adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim
 
     Fused: one kernel for all parameters, a fifth of the time of a loop over them on a CPU.
     """
-    return torch.optim.AdamW(parameter_groups(model, weight_decay), lr=lr, betas=(0.9, 0.98), eps=1e-9, fused=True)
+    with loading():  # the first optimizer of a process loads torch's compiler
+        return torch.optim.AdamW(parameter_groups(model, weight_decay), lr=lr, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
 
 def learning_rate(step: int, steps: int, *, floor: float = 0.0) -> float:

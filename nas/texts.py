@@ -5,6 +5,7 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,14 +18,17 @@ from supernet.errors import SettingError
 
 CHUNK = 2**20  # bytes read at a time
 LONGEST_WORD = 64 * CHUNK  # bytes that are read in search of white space, before a text is taken to have none
+COARSEST_CLOCK = 2.0  # seconds, of a file system's times
 SPACES = b" \n\r\t\v\f"
 _SPACE = re.compile(rb"[ \n\r\t\v\f]")
+_digests: dict[tuple, str] = {}  # of texts read before, by their files' versions
 
 
 class TextFile:
     """A file on disk, read piecewise; SettingError on data.path where it cannot be read.
 
     `label` is how data.json names it, `place` how errors do (both by default from the path), `sha256` its digest where known.
+    `version` stands for the content; None where it was written so lately that it may change while its time does not.
     """
 
     def __init__(self, path: Path, *, label: str = "", place: str = "", sha256: str | None = None):
@@ -36,9 +40,12 @@ class TextFile:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise SettingError("data.path", f"{path} is not a regular file; expected a file of text")
             with path.open("rb") as file:
-                self.size = os.fstat(file.fileno()).st_size
+                found = os.fstat(file.fileno())
         except OSError as error:
             raise SettingError("data.path", f"cannot read {path}: {error.strerror or error}") from None
+        self.size = found.st_size
+        settled = time.time() - found.st_mtime > COARSEST_CLOCK
+        self.version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if settled else None
 
     def read(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the file."""
@@ -88,6 +95,7 @@ class PackedText(TextFile):
         self.label = self.place = label
         self.size = size
         self.known_sha256 = sha256
+        self.version = (sha256,)
         self._unpack = unpack
 
     @cached_property
@@ -112,12 +120,17 @@ class JoinedText:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of all the bytes in hexadecimal, read through a small buffer."""
+        """Digest of all the bytes in hexadecimal, read through a small buffer, and once in a process."""
         if len(self.files) == 1 and self.files[0].known_sha256:
             return self.files[0].known_sha256
+        versions = tuple(file.version for file in self.files)
+        if versions in _digests:
+            return _digests[versions]
         digest = hashlib.sha256()
         for _, data in self.blocks(0, self.size):
             digest.update(data)
+        if None not in versions:
+            _digests[versions] = digest.hexdigest()
         return digest.hexdigest()
 
     def pieces(self, start: int, end: int) -> Iterator[tuple[TextFile, int, int]]:

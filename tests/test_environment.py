@@ -1,12 +1,13 @@
 """What search.py leaves in its processes' environment, and that it does what it is there for."""
 
+import gc
 import os
 import subprocess
 import sys
 
 import pytest
 
-from nas.environment import KEEP_MEMORY, prepare
+from nas.environment import KEEP_MEMORY, loading, prepare
 from tiny_runs import ROOT
 
 BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_"))}
@@ -44,3 +45,43 @@ def test_a_step_takes_its_memory_without_page_faults() -> None:
         return int(done.stdout)
 
     assert faults(GLIBC_TUNABLES=KEEP_MEMORY) < 100 < 4000 < faults(GLIBC_TUNABLES="")
+
+
+@pytest.mark.parametrize("enabled", (True, False))
+def test_what_is_loaded_is_old_at_once(enabled: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with loading():
+            assert not gc.isenabled()
+            made = [[]]
+        assert gc.isenabled() is enabled and gc.get_freeze_count() == 0
+        young = [one for generation in (0, 1) for one in gc.get_objects(generation)]
+        assert not any(one is made for one in young) and any(one is made for one in gc.get_objects(2))
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_what_others_have_frozen_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with loading():
+            pass
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_an_optimizer_loads_torchs_compiler_and_nothing_is_collected_meanwhile() -> None:
+    code = """
+import gc, sys, torch
+from nas.optimizers import build_adamw
+collected = []
+gc.callbacks.append(lambda phase, about: collected.append(phase))
+before = "torch._dynamo" in sys.modules
+build_adamw(torch.nn.Linear(2, 2), 0.1, 0.0)
+print(before, "torch._dynamo" in sys.modules, len(collected))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "0"]

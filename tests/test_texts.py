@@ -1,5 +1,8 @@
 """Pieces of text: cut anywhere, joined again exactly, and a wrong byte named by its place in the file."""
 
+import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,20 @@ def test_joined_files_read_as_one(tmp_path: Path) -> None:
     assert b"".join(data for _, data in text.blocks(1, 5)) == b"bcde"
     assert [(file.label, low, high) for file, low, high in text.pieces(2, 4)] == [("first", 2, 3), ("third", 0, 1)]
     assert text.sha256 == "36bbe50ed96841d10443bcb670d6554f0a34b761be67ec9c4a8ad2c0c44ca42c"  # of b"abcde"
+
+
+def test_a_text_is_digested_once_and_again_when_it_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def digest(content: bytes, age: float) -> str:
+        file = written(tmp_path / "text", content)
+        os.utime(file.path, 2 * (time.time() - age,))
+        return JoinedText([TextFile(file.path)]).sha256
+
+    read, reads = TextFile.read, []
+    monkeypatch.setattr(TextFile, "read", lambda self, start, end: reads.append(start) or read(self, start, end))
+    for content, age in ((b"one", 0), (b"two", 0), (b"one", 60), (b"two", 90), (b"three", 90)):
+        assert digest(content, age) == hashlib.sha256(content).hexdigest()
+    assert len(reads) == 5
+    assert JoinedText([TextFile(tmp_path / "text")]).sha256 == hashlib.sha256(b"three").hexdigest() and len(reads) == 5
 
 
 def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
