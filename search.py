@@ -7,9 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nas.environment import loading, prepare
-
-prepare()
+from nas.environment import loading, prepare, restart_prepared
 
 DRY = ("run", "search")  # commands that take --dry-run
 ALL = ("run", "data", "model", "search", "derive", "retrain", "latency")
@@ -165,8 +163,15 @@ def parse(name: str, arguments: list[str]):
     return config, parsed
 
 
+def command() -> None:
+    """The command of this process: `main` in an environment made for it."""
+    restart_prepared()
+    main()
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run one command, under torchrun in several processes, and leave with the contract's exit code."""
+    prepare()
     from nas.exit_codes import exit_codes, without_teardown
     from nas.stop import StopFlag
 
@@ -208,4 +213,4 @@ def execute(arguments: list[str], stop) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    command()

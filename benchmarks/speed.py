@@ -1,7 +1,7 @@
 """What a search costs beside the training of one network: python benchmarks/speed.py [--peers FOLDER] [--enwik8 FOLDER]
 
 The kinds of steps take turns of three, one thread a process, so that a busy moment hits all alike, in the environment that search.py
-gives its processes. Printed are medians of turns with quartiles in ms a step, ratios of medians to a plain interleaved Transformer's
+makes for itself. Printed are medians of turns with quartiles in ms a step, ratios of medians to a plain interleaved Transformer's
 training step of the same depth, width and tokens, and the share of the machine's matrix product peak, measured between them, that each
 reaches. One *average step* is what a search does for one batch of the `weights` part and, once in `search.arch_every` times, one of the
 `alphas` part: all others do both at every step. *Whole search*: the mean over the default search's steps, warm-up included. The alphas
@@ -22,10 +22,11 @@ from pathlib import Path
 
 import torch
 
+from nas.environment import restart_prepared
 from speed_children import peers, starts
 from speed_growth import PICTURE, print_growth
 from speed_memory import print_memory
-from speed_sizes import CANDIDATES, Bench, Sizes, build_bench, in_turn, quartiles, restart_as_searches_run, timed
+from speed_sizes import CANDIDATES, Bench, Sizes, build_bench, in_turn, quartiles, timed
 from speed_steps import PEERS, PLAIN, SOFT, add_averages, own_turns, soft_mixture_step, step_flops
 from supernet.gates import RELAXATIONS
 
@@ -111,5 +112,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    restart_as_searches_run()
+    restart_prepared()
     main()

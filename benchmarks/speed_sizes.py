@@ -18,7 +18,6 @@ import nas
 from nas.batches import training_batch
 from nas.config import DEFAULT_BLOCKS, Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
 from nas.data import Corpus, load_corpus
-from nas.environment import prepare
 from nas.machine import Machine, choose_machine
 from supernet.settings import ModelSettings
 
@@ -107,14 +106,6 @@ def build_bench(sizes: Sizes) -> Bench:
 def child_environment(**more: str) -> dict[str, str]:
     """Of a process with one thread that finds our packages where this one found them."""
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(nas.__file__).parents[1]), **more}
-
-
-def restart_as_searches_run() -> None:
-    """Begin this script anew in the environment that search.py gives its processes, where it has not been."""
-    wanted = dict(os.environ)
-    prepare(wanted)
-    if wanted != dict(os.environ):
-        os.execve(sys.executable, sys.orig_argv, wanted)
 
 
 def timed(call: Callable[[], object], machine: Machine) -> float:

@@ -1,12 +1,12 @@
 """What a process has to find when torch loads: how threads wait, how memory is kept, and no garbage collector at work.
 
-The environment is read once, when a process starts: what is set here holds for the OpenMP of this process, and wholly for the processes
-it starts, the workers of a run. A run of one process keeps its memory so only where the user exports the variable.
+The environment is read once, when a process starts, so a command begins its process anew where something has to be set.
 """
 
 import contextlib
 import gc
 import os
+import sys
 from collections.abc import Iterator, MutableMapping
 
 # A step takes and returns megabytes thousands of times. Kept by the process and laid in large pages they cost a CPU no page faults
@@ -23,6 +23,14 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
         environment.setdefault("GOMP_SPINCOUNT", "3000")
     if not any(name.startswith("MALLOC_") for name in environment):  # older names of the same choices
         environment.setdefault("GLIBC_TUNABLES", KEEP_MEMORY)
+
+
+def restart_prepared() -> None:
+    """`prepare`, and begin this process anew where that has set something that only a new one reads; call it first of all."""
+    before = dict(os.environ)
+    prepare()
+    if sys.platform == "linux" and dict(os.environ) != before:
+        os.execv(sys.executable, sys.orig_argv)
 
 
 @contextlib.contextmanager

@@ -4,13 +4,14 @@ import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from nas.environment import KEEP_MEMORY, loading, prepare
 from tiny_runs import ROOT
 
-BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_"))}
+BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_", "GOMP_", "OMP_WAIT"))}
 AGAIN = """
 import resource, torch
 def step():
@@ -33,9 +34,23 @@ def test_only_what_the_user_has_not_set() -> None:
 
 
 def test_search_prepares_before_torch_is_loaded() -> None:
-    code = "import os, sys, search; print('torch' in sys.modules, os.environ['GLIBC_TUNABLES'])"
+    code = "import os, sys, search; search.main(['--help']); print('torch' in sys.modules, os.environ['GLIBC_TUNABLES'])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=BARE, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["False", KEEP_MEMORY]
+    assert done.stdout.splitlines()[-1].split() == ["False", KEEP_MEMORY]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="exec elsewhere leaves another process")
+@pytest.mark.parametrize("given, starts", ((BARE, 2), ({**BARE, "GOMP_SPINCOUNT": "1", "GLIBC_TUNABLES": ""}, 1)), ids=("bare", "set"))
+def test_a_process_begins_anew_once_where_something_is_to_be_set(given: dict[str, str], starts: int, tmp_path: Path) -> None:
+    script = tmp_path / "begin.py"
+    script.write_text(
+        "import os, sys\nfrom nas.environment import restart_prepared\nprint('start', flush=True)\nrestart_prepared()\n"
+        "print(os.getpid(), sys.argv[1:], sys.flags.dont_write_bytecode, os.environ['GLIBC_TUNABLES'])\n")  # fmt: skip
+    command = [sys.executable, "-B", str(script), "one", "two words"]
+    process = subprocess.Popen(command, cwd=tmp_path, env={**given, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True)
+    lines = process.communicate()[0].splitlines()
+    kept = given.get("GLIBC_TUNABLES", KEEP_MEMORY)
+    assert lines == ["start"] * starts + [f"{process.pid} ['one', 'two words'] 1 {kept}"]
 
 
 @pytest.mark.skipif(not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="the allocator of glibc")
