@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from nas.machine import Machine
 from nas.stop import StopFlag, Stopped
@@ -80,10 +80,10 @@ def is_shared(value: Any) -> bool:
     return hasattr(value, "full_tensor")
 
 
-def average_gradients(machine: Machine, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Average the gradients of the optimizer's parameters, and the loss; sharded ones FSDP has averaged already."""
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    average(machine, [loss, *(gradient for gradient in gradients if not is_shared(gradient))])
+def average_gradients(machine: Machine, parameters: list[nn.Parameter], loss: Tensor) -> None:
+    """Average the parameters' gradients, and the loss; sharded ones FSDP has averaged already."""
+    if machine.world > 1:
+        average(machine, [loss, *(parameter.grad for parameter in parameters if not is_shared(parameter.grad))])
 
 
 def require_equal(machine: Machine, values: Tensor, name: str) -> None:

@@ -34,10 +34,14 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr * group["lr_scale"]
 
 
-def norm_clipped(optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float) -> torch.Tensor:
-    """Clip the gradient of the optimizer's own parameters, all together, to norm `clip`; returns the norm before, the whole model's."""
+def with_gradients(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """The optimizer's parameters that have a gradient: of a supernet those of the candidates that ran."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None]
+
+
+def norm_clipped(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float) -> torch.Tensor:
+    """Clip the gradient of the optimizer's `parameters`, all together, to norm `clip`; returns the norm before, the whole model's."""
     scaler.unscale_(optimizer)
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     norm = nn.utils.clip_grad_norm_(parameters, clip)
     return norm.full_tensor() if is_shared(norm) else norm
 

@@ -35,9 +35,15 @@ def generator_from(*parts: object) -> torch.Generator:
     return torch.Generator(device="cpu").manual_seed(seed_from(*parts))
 
 
-def own_part(machine: Machine) -> tuple[int, ...]:
-    """What sets a process's seed for its own rows apart from the others'; nothing for the first, so that one alone draws the same."""
-    return (machine.rank,) if machine.rank else ()
+def seed_dropout(machine: Machine, *parts: object) -> None:
+    """Seed what draws without a generator, on the CPU and on the machine's GPU; torch.manual_seed formats the call stack at each call.
+
+    A process's rank sets its own rows apart from the others'; nothing does for the first, so that one alone draws the same.
+    """
+    seed = seed_from(*parts, *((machine.rank,) if machine.rank else ()))
+    torch.default_generator.manual_seed(seed)
+    if machine.device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 def versions() -> dict[str, str]:

@@ -26,7 +26,7 @@ from nas.live import LiveView, TensorBoardLog
 from nas.losses import join_memories, part_losses, set_mode
 from nas.machine import Machine, compile_each
 from nas.optimizers import build_adamw, learning_rate
-from nas.process import generator_from, own_part, seed_from, versions
+from nas.process import generator_from, seed_dropout, seed_from, versions
 from nas.scoring import write_layouts
 from nas.search_gates import relaxed_gates, temperature, weight_gates
 from nas.sharding import gathered_rows, scattered_rows, shard
@@ -145,7 +145,7 @@ def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Mac
     """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
     settings, step, net = config.search, state.step, state.model
     gates = weight_gates(state.host_alphas(), config, seed, step)
-    torch.manual_seed(seed_from(seed, "dropout", step, *own_part(machine)))
+    seed_dropout(machine, seed, "dropout", step)
     batch = training_batch(corpus, "weights", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="weights",
                            segment=step)  # fmt: skip
     set_mode(net, training=True)

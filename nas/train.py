@@ -25,7 +25,7 @@ from nas.distributed import stop_asked
 from nas.losses import carried, logits_and_memory, part_losses, tokens_to
 from nas.machine import Machine, compile_each
 from nas.optimizers import build_adamw, learning_rate
-from nas.process import own_part, seed_from
+from nas.process import seed_dropout, seed_from
 from nas.sharding import shard, whole_weights
 from nas.stop import StopFlag
 from nas.train_state import NotFinite, StepClock, TrainState, go_back, resume, save_state
@@ -193,7 +193,7 @@ def passes(step: int, every: int, log_every: int) -> bool:
 def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> Tensor:
     """One AdamW step on the `weights` part; returns the loss. A non-finite step changes nothing and is counted."""
     settings, step = config.retrain, state.step
-    torch.manual_seed(seed_from(seed, "retrain", "dropout", step, *own_part(machine)))
+    seed_dropout(machine, seed, "retrain", "dropout", step)
     batch = training_batch(corpus, "weights", config.data, machine, memory_len=state.model.memory_len, seed=seed, step=step,
                            stream="retrain", segment=step)  # fmt: skip
     state.model.recompute = config.run.recompute == "all"

@@ -13,7 +13,7 @@ from nas.checkpoint import CURRENT, PREVIOUS, restore, save_checkpoint, warn
 from nas.distributed import average_gradients, share_files
 from nas.losses import join_memories
 from nas.machine import Machine
-from nas.optimizers import norm_clipped, set_learning_rate, step_where
+from nas.optimizers import norm_clipped, set_learning_rate, step_where, with_gradients
 from nas.sharding import gathered, gathered_rows, load_whole_weights, scattered_moments, scattered_rows, whole_weights
 from supernet.errors import RunFailed
 
@@ -74,8 +74,9 @@ class TrainState:
             self.scaler.scale(loss).backward()
             mean += loss.detach()
             memories.append(memory)
-        average_gradients(machine, self.optimizer, mean)
-        finite = torch.isfinite(mean) & torch.isfinite(norm_clipped(self.optimizer, self.scaler, clip))
+        moved = with_gradients(self.optimizer)
+        average_gradients(machine, moved, mean)
+        finite = torch.isfinite(mean) & torch.isfinite(norm_clipped(moved, self.optimizer, self.scaler, clip))
         step_where(finite, self.optimizer, self.scaler)
         self.bad = torch.where(finite, 0, self.bad.to(machine.device) + 1)
         self.step += 1

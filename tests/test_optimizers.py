@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate
+from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate, with_gradients
 from tiny_runs import bench
 
 
@@ -34,10 +34,10 @@ def test_clipping_scales_its_own_parameters_together() -> None:
     third = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([{"params": [mine]}, {"params": [third]}], lr=1.0)
     mine.grad, third.grad, other.grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0]), torch.tensor([100.0, 0.0])
-    norm = norm_clipped(optimizer, torch.amp.GradScaler("cpu", enabled=False), 1.0)
+    norm = norm_clipped(with_gradients(optimizer), optimizer, torch.amp.GradScaler("cpu", enabled=False), 1.0)
     assert norm.item() == pytest.approx(5) and other.grad.tolist() == [100.0, 0.0]
     assert mine.grad.tolist() == pytest.approx([0.6, 0.0], abs=1e-5) and third.grad.item() == pytest.approx(0.8, abs=1e-5)
-    norm_clipped(optimizer, torch.amp.GradScaler("cpu", enabled=False), 7.0)
+    norm_clipped(with_gradients(optimizer), optimizer, torch.amp.GradScaler("cpu", enabled=False), 7.0)
     assert third.grad.item() == pytest.approx(0.8, abs=1e-5)  # below the limit nothing is scaled
 
 

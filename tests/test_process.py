@@ -1,5 +1,6 @@
 """Processes: device and precision chosen or refused, seeds, and jobs side by side that fail, stop and die as they should."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -12,10 +13,10 @@ import torch
 
 from nas.config import RunConfig
 from nas.machine import choose_machine
-from nas.process import count_cores, count_workers, generator_from, run_jobs, seed_from
+from nas.process import count_cores, count_workers, generator_from, run_jobs, seed_dropout, seed_from
 from nas.stop import StopFlag
 from supernet.errors import RunFailed, SettingError, UserError
-from tiny_runs import ROOT, environment
+from tiny_runs import CPU, ROOT, environment
 
 
 def write_job(folder: Path, name: str, text: str, *, slot: int, stop: StopFlag) -> None:
@@ -35,6 +36,12 @@ def failing_job(kind: str, folder: Path, *, slot: int, stop: StopFlag) -> None:
         (folder / f"alive {slot}").write_text(str(time.time()))
     (folder / f"stopped {slot}").touch()
     stop.check()
+
+
+def test_dropout_is_drawn_as_after_torchs_own_seeding_and_apart_for_each_process() -> None:
+    draw = lambda machine: (seed_dropout(machine, 1, "dropout", 7), torch.rand(3).tolist())[1]
+    torch.manual_seed(seed_from(1, "dropout", 7))
+    assert torch.rand(3).tolist() == draw(CPU) != draw(dataclasses.replace(CPU, rank=1))
 
 
 def test_one_worker_runs_here_and_several_elsewhere(tmp_path: Path) -> None:

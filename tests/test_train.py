@@ -21,7 +21,7 @@ from nas.data import Corpus, load_corpus
 from nas.optimizers import learning_rate
 from nas.stop import StopFlag, Stopped
 from nas.train import build_training, evaluate, load_weights, save_weights, train_architecture, train_step
-from nas.optimizers import norm_clipped, step_where
+from nas.optimizers import norm_clipped, step_where, with_gradients
 from nas.train_state import SLOWER, NotFinite, TrainState, save_state
 from supernet.errors import RunFailed, UserError
 from tiny_runs import CPU, StopAt, assert_equal, tiny
@@ -293,7 +293,7 @@ def test_no_step_is_taken_on_a_loss_that_is_not_finite_in_any_precision() -> Non
         optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
         for finite in (False, True):
             scaler.scale(weight.sum()).backward()
-            norm_clipped(optimizer, scaler, 1.0)
+            norm_clipped(with_gradients(optimizer), optimizer, scaler, 1.0)
             step_where(torch.tensor(finite), optimizer, scaler)
             assert bool((weight == 1).all()) != finite and not hasattr(optimizer, "found_inf")
             weight.grad = None
