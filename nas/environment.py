@@ -13,6 +13,8 @@ from collections.abc import Iterator, MutableMapping
 # and hardly a miss of its address cache: a search by two processes takes 8 to 18 % less time, for 4 % more memory.
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=1073741824:glibc.malloc.mmap_threshold=33554432"
 
+AGAIN = "PAR_SEARCH_BEGUN_ANEW"  # set for the new process, which takes it out
+
 
 def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set what the user has not set."""
@@ -26,23 +28,40 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def restart_prepared() -> None:
-    """`prepare`, and begin this process anew where that has set something that only a new one reads; call it first of all."""
-    before = dict(os.environ)
+    """`prepare`, and begin this process anew, once, where that has set something that only a new one reads; call it first of all.
+
+    Only a script that Python was given by itself begins anew: not one that a debugger, a profiler or a session runs, whose state would go.
+    """
+    if os.environ.pop(AGAIN, None):
+        return
+    found = os.environ.get("GLIBC_TUNABLES")
     prepare()
-    if sys.platform == "linux" and dict(os.environ) != before:
-        os.execv(sys.executable, sys.orig_argv)
+    if os.environ.get("GLIBC_TUNABLES") != found and _is_own_script():
+        with contextlib.suppress(OSError):  # where it is refused, the command goes on as it is
+            os.execve(sys.executable, sys.orig_argv, {**os.environ, AGAIN: "1"})
+
+
+def _is_own_script() -> bool:
+    """Whether this process is `python SCRIPT ...` and nothing more, SCRIPT a file; by way of Linux's /proc."""
+    if sys.orig_argv[1:] != sys.argv or not os.path.isfile(sys.argv[0]) or not sys.executable:
+        return False
+    return os.path.exists("/proc/self/exe") and os.path.samefile(sys.executable, "/proc/self/exe")
 
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Load modules without a garbage collection: torch makes 280,000 objects that stay, and would walk them a dozen times meanwhile."""
-    enabled = gc.isenabled()
+    """Load modules with one garbage collection, of what they left: torch makes 280,000 objects that stay, and some thousand
+    collections would walk them meanwhile.
+    """
+    enabled, modules = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        if gc.get_freeze_count() == 0:  # to freeze and thaw is to count all there is as old, so that no collection of the young walks it
-            gc.freeze()
-            gc.unfreeze()
+        if len(sys.modules) > modules:
+            gc.collect(0)  # torch's compiler leaves frames behind that hold those of the caller, and with them its model
+            if gc.get_freeze_count() == 0:  # to freeze and thaw is to count all there is as old
+                gc.freeze()
+                gc.unfreeze()
         if enabled:
             gc.enable()

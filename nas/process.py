@@ -36,14 +36,14 @@ def generator_from(*parts: object) -> torch.Generator:
 
 
 def seed_dropout(machine: Machine, *parts: object) -> None:
-    """Seed what draws without a generator, on the CPU and on the machine's GPU; torch.manual_seed formats the call stack at each call.
+    """Seed what draws without a generator, on the CPU and on GPUs; torch.manual_seed formats the call stack at each call.
 
     A process's rank sets its own rows apart from the others'; nothing does for the first, so that one alone draws the same.
     """
     seed = seed_from(*parts, *((machine.rank,) if machine.rank else ()))
     torch.default_generator.manual_seed(seed)
     if machine.device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        torch.cuda.manual_seed_all(seed)
 
 
 def versions() -> dict[str, str]:

@@ -28,7 +28,6 @@ class TextFile:
     """A file on disk, read piecewise; SettingError on data.path where it cannot be read.
 
     `label` is how data.json names it, `place` how errors do (both by default from the path), `sha256` its digest where known.
-    `version` stands for the content; None where it was written so lately that it may change while its time does not.
     """
 
     def __init__(self, path: Path, *, label: str = "", place: str = "", sha256: str | None = None):
@@ -40,12 +39,16 @@ class TextFile:
             if not stat.S_ISREG(path.stat().st_mode):
                 raise SettingError("data.path", f"{path} is not a regular file; expected a file of text")
             with path.open("rb") as file:
-                found = os.fstat(file.fileno())
+                self.size = os.fstat(file.fileno()).st_size
         except OSError as error:
             raise SettingError("data.path", f"cannot read {path}: {error.strerror or error}") from None
-        self.size = found.st_size
-        settled = time.time() - found.st_mtime > COARSEST_CLOCK
-        self.version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns) if settled else None
+
+    def version(self) -> tuple | None:
+        """What stands for the content as it is now; None where it was written so lately that it may change while its times do not."""
+        found = os.stat(self.path)
+        if time.time() - max(found.st_mtime, found.st_ctime) < COARSEST_CLOCK:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def read(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the file."""
@@ -95,8 +98,11 @@ class PackedText(TextFile):
         self.label = self.place = label
         self.size = size
         self.known_sha256 = sha256
-        self.version = (sha256,)
         self._unpack = unpack
+
+    def version(self) -> tuple:
+        """Its digest."""
+        return (self.known_sha256,)
 
     @cached_property
     def _content(self) -> bytes:
@@ -123,15 +129,22 @@ class JoinedText:
         """Digest of all the bytes in hexadecimal, read through a small buffer, and once in a process."""
         if len(self.files) == 1 and self.files[0].known_sha256:
             return self.files[0].known_sha256
-        versions = tuple(file.version for file in self.files)
+        versions = self._versions()
         if versions in _digests:
             return _digests[versions]
         digest = hashlib.sha256()
         for _, data in self.blocks(0, self.size):
             digest.update(data)
-        if None not in versions:
+        if versions is not None and versions == self._versions():
             _digests[versions] = digest.hexdigest()
         return digest.hexdigest()
+
+    def _versions(self) -> tuple | None:
+        try:
+            versions = tuple(file.version() for file in self.files)
+        except OSError:  # reading will say so
+            return None
+        return None if None in versions else versions
 
     def pieces(self, start: int, end: int) -> Iterator[tuple[TextFile, int, int]]:
         """The files that bytes [start, end) lie in, with the range inside each."""

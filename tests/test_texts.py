@@ -83,18 +83,64 @@ def test_joined_files_read_as_one(tmp_path: Path) -> None:
     assert text.sha256 == "36bbe50ed96841d10443bcb670d6554f0a34b761be67ec9c4a8ad2c0c44ca42c"  # of b"abcde"
 
 
-def test_a_text_is_digested_once_and_again_when_it_may_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def digest(content: bytes, age: float) -> str:
-        file = written(tmp_path / "text", content)
-        os.utime(file.path, 2 * (time.time() - age,))
-        return JoinedText([TextFile(file.path)]).sha256
+class Reads(list):
+    """What is read of text files while it lives, [(path, start)]."""
 
-    read, reads = TextFile.read, []
-    monkeypatch.setattr(TextFile, "read", lambda self, start, end: reads.append(start) or read(self, start, end))
-    for content, age in ((b"one", 0), (b"two", 0), (b"one", 60), (b"two", 90), (b"three", 90)):
-        assert digest(content, age) == hashlib.sha256(content).hexdigest()
-    assert len(reads) == 5
-    assert JoinedText([TextFile(tmp_path / "text")]).sha256 == hashlib.sha256(b"three").hexdigest() and len(reads) == 5
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        read = TextFile.read
+        monkeypatch.setattr(TextFile, "read", lambda file, start, end: self.append((file.path, start)) or read(file, start, end))
+
+
+def test_a_text_is_digested_once_when_it_has_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = Reads(monkeypatch)
+    text = written(tmp_path / "text", b"one")
+    digests = {JoinedText([TextFile(text.path)]).sha256 for _ in range(2)}
+    assert digests == {hashlib.sha256(b"one").hexdigest()} and len(reads) == 2
+    later = time.time() + 60
+    monkeypatch.setattr(texts.time, "time", lambda: later)
+    digests = {JoinedText([TextFile(text.path)]).sha256 for _ in range(3)}
+    assert digests == {hashlib.sha256(b"one").hexdigest()} and len(reads) == 3
+    two = written(tmp_path / "two", b"one")
+    both = {JoinedText([TextFile(text.path), TextFile(two.path)]).sha256 for _ in range(2)}
+    assert both == {hashlib.sha256(b"oneone").hexdigest()} and len(reads) == 5
+
+
+def test_no_digest_of_another_content_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same size and same times of writing: in place, by another file of that name, by a link that turns, while it is digested."""
+    monkeypatch.setattr(texts, "COARSEST_CLOCK", -1.0)
+    path, link = tmp_path / "text", tmp_path / "link"
+
+    def put(content: bytes) -> TextFile:
+        time.sleep(0.02)  # a tick of the file system's clock
+        file = written(path, content)
+        os.utime(path, (1e9, 1e9))
+        return file
+
+    digest = lambda: JoinedText([TextFile(path)]).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    put(b"one")
+    assert digest() and put(b"two") and digest()
+    path.unlink()
+    assert put(b"six") and digest()
+    link.symlink_to(path)
+    opened = TextFile(link)
+    written(tmp_path / "other", b"ten")
+    link.unlink()
+    link.symlink_to(tmp_path / "other")
+    assert JoinedText([opened]).sha256 == hashlib.sha256(b"ten").hexdigest() and digest()
+    link.unlink()
+    link.symlink_to(path)
+    put(b"red")
+    read = TextFile.read
+
+    def turned(file: TextFile, start: int, end: int) -> bytes:
+        link.unlink()
+        link.symlink_to(tmp_path / "other")
+        return read(file, start, end)
+
+    with monkeypatch.context() as within:
+        within.setattr(TextFile, "read", turned)
+        assert JoinedText([TextFile(link)]).sha256 == hashlib.sha256(b"ten").hexdigest()
+    assert digest()
 
 
 def test_what_is_no_readable_file_is_refused(tmp_path: Path) -> None:
