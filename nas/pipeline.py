@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from derive import Architecture, build
 from derive.strict_json import read_json, write_atomic, write_json
@@ -26,7 +27,7 @@ from nas.machine import Machine, choose_machine
 from nas.memory import check_disk, check_latency_memory, check_search_memory, check_training_memory
 from nas.preflight import check_derivable, check_run, from_search
 from nas.process import count_workers, run_jobs
-from nas.run_folder import choose_folder, open_run_folder
+from nas.run_folder import choose_folder, open_run_folder, require_held
 from nas.run_readers import read_timings
 from nas.stop import StopFlag
 from nas.train import evaluate, load_weights
@@ -39,24 +40,25 @@ def run_everything(config: Config, stop: StopFlag) -> None:
     against = check_run(config, corpus)
     folder = choose_folder(config)
     check_room(config, corpus, against, folder)
-    with open_run_folder(config, folder, corpus.to_json()):
+    with open_run_folder(config, folder, corpus.to_json()) as lock:
         note(f"run folder: {folder}")
         if page_follows(folder / "comparison.json"):
             note("the run is finished; nothing to do")
         else:
             with stop.deferred():  # so that even a stop before the first step leaves a checkpoint
-                with timed(folder, "search"):
+                with timed(folder, lock, "search"):
                     search_stage(config, corpus, folder, stop, time_after_search(config, corpus))
             derived = derive_stage(folder, config.derive)
             wanted = [derived[name] for name in config.retrain.architectures]
-            with timed(folder, "halving"):
+            with timed(folder, lock, "halving"):
                 contenders = halving_stage(config, folder, [*wanted, *against], stop)
-            with timed(folder, "retraining"):
+            with timed(folder, lock, "retraining"):
                 retrain_stage(config, [*wanted, *contenders, *against], folder, stop)
-            with timed(folder, "comparison and pictures"):
+            with timed(folder, lock, "comparison and pictures"):
                 compare_stage(config, corpus, folder, [*derived, *(arch.name for arch in contenders)])
                 draw_pictures(folder)
             write_page(folder)
+            require_held(lock, folder)
         print_result(folder)
 
 
@@ -87,7 +89,7 @@ def search_only(config: Config, stop: StopFlag) -> None:
     corpus = load_corpus(config.data)
     folder = choose_folder(config)
     check_room(config, corpus, [], folder)
-    with open_run_folder(config, folder, corpus.to_json()):
+    with open_run_folder(config, folder, corpus.to_json()) as lock:
         note(f"run folder: {folder}")
         last = folder / ("probabilities.json" if config.search.seeds == 1 else "agreement.json")
         if not page_follows(last) or not all(map(search_finished, seed_folders(folder, config).values())):
@@ -95,6 +97,7 @@ def search_only(config: Config, stop: StopFlag) -> None:
                 search_stage(config, corpus, folder, stop)
             draw_pictures(folder)
             write_page(folder)
+            require_held(lock, folder)
         print_verdicts(folder)
 
 
@@ -114,13 +117,14 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
     check_latency_memory(config, wanted[0].model, choose_machine(config.run).device)
     folder = choose_folder(config)
     homes = [folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)]
-    with open_run_folder(config, folder, corpus.to_json()):
+    with open_run_folder(config, folder, corpus.to_json()) as lock:
         note(f"run folder: {folder}")
         if not all((home / "result.json").exists() for home in homes) or not page_follows(folder / "comparison.json"):
             retrain_stage(config, architectures, folder, stop)
             compare_stage(config, corpus, folder, [arch.name for arch in wanted])
             draw_pictures(folder)
             write_page(folder)
+            require_held(lock, folder)
         print_comparison(folder, [arch.name for arch in wanted])
 
 
@@ -255,11 +259,12 @@ def test_losses(
 
 
 @contextlib.contextmanager
-def timed(folder: Path, stage: str) -> Iterator[None]:
-    """Add the seconds of a stage to `timings.json`, whether it ends or is stopped."""
+def timed(folder: Path, lock: TextIO, stage: str) -> Iterator[None]:
+    """Add the seconds of a stage to `timings.json`, whether it ends or is stopped; RunFailed where it ends in a folder that is not the run's."""
     started = time.perf_counter()
     try:
         yield
+        require_held(lock, folder)
     finally:
         path = folder / "timings.json"
         seconds = read_timings(path)

@@ -11,7 +11,7 @@ from derive.strict_json import read_json, write_atomic, write_json
 from nas.checkpoint import warn
 from nas.config import Config, load_run_config
 from nas.distributed import processes
-from supernet.errors import SettingError, UserError
+from supernet.errors import RunFailed, SettingError, UserError
 
 # Keys that may differ when a run goes on: they change no number of the result, on the same device to the bit.
 HARMLESS = ("run.dir", "run.resume", "run.checkpoint_every", "run.device", "run.tensorboard")
@@ -64,6 +64,14 @@ def open_run_folder(config: Config, folder: Path, data: dict[str, Any]) -> TextI
         return lock
     except OSError as error:
         raise SettingError("run.dir", f"cannot write to {folder}: {error.strerror or error}; give a folder that can be made") from None
+
+
+def require_held(lock: TextIO, folder: Path) -> None:
+    """RunFailed where the folder is not the one that `lock` is of: it was removed or moved away, and stages make folders anew."""
+    path = folder / ".lock"
+    if not path.exists() or not os.path.samestat(path.stat(), os.fstat(lock.fileno())):
+        raise RunFailed(f"{folder}: the run folder was removed or moved away while the run went on; move it back and go on with "
+                        "--run.resume true, or start anew in another")  # fmt: skip
 
 
 def flat(config: Config) -> dict[str, Any]:

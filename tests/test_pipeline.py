@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from derive import Architecture, build
+from nas import pipeline
 from nas.batches import evaluation_batches
 from nas.data import load_corpus
 from nas.pipeline import page_follows, retrain_stage, search_finished
@@ -142,6 +144,24 @@ def test_finished_trainings_are_not_repeated(tmp_path: Path, capsys: pytest.Capt
         before = (home / "model.safetensors").stat().st_mtime_ns
         retrain_stage(config, [arch], tmp_path / "run", StopFlag())
     assert (home / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("command, at", ((["run"], "halving_stage"), (["run"], "draw_pictures"), (["search"], "draw_pictures"),
+                                         (["retrain", "sf"], "compare_stage")))  # fmt: skip
+def test_a_run_whose_folder_goes_ends_with_an_error(command: list[str], at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages make folders anew, so that it would end as if all were there."""
+    stage, run = getattr(pipeline, at), tmp_path / "run"
+
+    def stage_without_folder(*arguments: object) -> object:
+        run.rename(tmp_path / "elsewhere")
+        shutil.copytree(tmp_path / "elsewhere", run, ignore=shutil.ignore_patterns(".lock"))
+        return stage(*arguments)
+
+    monkeypatch.setattr(pipeline, at, stage_without_folder)
+    config = tiny_yaml(tmp_path / "tiny.yaml")
+    done = call(*command, "--config", config, "--run.dir", run)
+    assert done.returncode == 3 and "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"error: {run}: the run folder was removed or moved away while the run went on; move it back")
 
 
 @pytest.mark.parametrize("command", [["search"], ["retrain", "sf"]])
