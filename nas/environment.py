@@ -50,7 +50,7 @@ def _is_own_script() -> bool:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Load modules with one garbage collection, of what they left: torch makes 280,000 objects that stay, and some thousand
+    """Load modules with one garbage collection, of what they left: torch makes 280,000 objects that stay, and nearly seven hundred
     collections would walk them meanwhile.
     """
     enabled, modules = gc.isenabled(), len(sys.modules)
