@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from nas.environment import loading, prepare, restart_prepared
+from nas.startup import loading, prepare, restart_prepared
 
 DRY = ("run", "search")  # commands that take --dry-run
 ALL = ("run", "data", "model", "search", "derive", "retrain", "latency")

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from nas.environment import restart_prepared
+from nas.startup import restart_prepared
 from speed_children import peers, starts
 from speed_growth import PICTURE, print_growth
 from speed_memory import print_memory

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

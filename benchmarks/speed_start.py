@@ -8,12 +8,12 @@ import os
 import sys
 import time
 
-from nas.environment import loading
+from nas.startup import loading
 
 
 def main() -> None:
     """Run the command; the process ends with its first step."""
-    started, *arguments = float(sys.argv[1]), *sys.argv[2:]
+    started, arguments = float(sys.argv[1]), sys.argv[2:]
     with loading():  # as search.py does
         importing = time.time()
         import torch

@@ -82,8 +82,7 @@ def is_shared(value: Any) -> bool:
 
 def average_gradients(machine: Machine, parameters: list[nn.Parameter], loss: Tensor) -> None:
     """Average the parameters' gradients, and the loss; sharded ones FSDP has averaged already."""
-    if machine.world > 1:
-        average(machine, [loss, *(parameter.grad for parameter in parameters if not is_shared(parameter.grad))])
+    average(machine, [loss, *(parameter.grad for parameter in parameters if not is_shared(parameter.grad))])
 
 
 def require_equal(machine: Machine, values: Tensor, name: str) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from nas.distributed import is_shared
-from nas.environment import loading
+from nas.startup import loading
 from supernet.backbone import parameter_groups
 
 
@@ -39,7 +39,9 @@ def with_gradients(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None]
 
 
-def norm_clipped(parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float) -> torch.Tensor:
+def norm_clipped(
+    parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float
+) -> torch.Tensor:
     """Clip the gradient of the optimizer's `parameters`, all together, to norm `clip`; returns the norm before, the whole model's."""
     scaler.unscale_(optimizer)
     norm = nn.utils.clip_grad_norm_(parameters, clip)

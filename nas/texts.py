@@ -45,6 +45,8 @@ class TextFile:
 
     def version(self) -> tuple | None:
         """What stands for the content as it is now; None where it was written so lately that it may change while its times do not."""
+        if self.known_sha256:
+            return (self.known_sha256,)
         found = os.stat(self.path)
         if time.time() - max(found.st_mtime, found.st_ctime) < COARSEST_CLOCK:
             return None
@@ -99,10 +101,6 @@ class PackedText(TextFile):
         self.size = size
         self.known_sha256 = sha256
         self._unpack = unpack
-
-    def version(self) -> tuple:
-        """Its digest."""
-        return (self.known_sha256,)
 
     @cached_property
     def _content(self) -> bytes:

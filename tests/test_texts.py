@@ -83,16 +83,9 @@ def test_joined_files_read_as_one(tmp_path: Path) -> None:
     assert text.sha256 == "36bbe50ed96841d10443bcb670d6554f0a34b761be67ec9c4a8ad2c0c44ca42c"  # of b"abcde"
 
 
-class Reads(list):
-    """What is read of text files while it lives, [(path, start)]."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        read = TextFile.read
-        monkeypatch.setattr(TextFile, "read", lambda file, start, end: self.append((file.path, start)) or read(file, start, end))
-
-
 def test_a_text_is_digested_once_when_it_has_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads = Reads(monkeypatch)
+    read, reads = TextFile.read, []
+    monkeypatch.setattr(TextFile, "read", lambda file, start, end: reads.append(start) or read(file, start, end))
     text = written(tmp_path / "text", b"one")
     digests = {JoinedText([TextFile(text.path)]).sha256 for _ in range(2)}
     assert digests == {hashlib.sha256(b"one").hexdigest()} and len(reads) == 2

@@ -18,10 +18,9 @@ from derive import Architecture, build
 from nas.batches import evaluation_batches
 from nas.config import Config
 from nas.data import Corpus, load_corpus
-from nas.optimizers import learning_rate
+from nas.optimizers import learning_rate, norm_clipped, step_where, with_gradients
 from nas.stop import StopFlag, Stopped
 from nas.train import build_training, evaluate, load_weights, save_weights, train_architecture, train_step
-from nas.optimizers import norm_clipped, step_where, with_gradients
 from nas.train_state import SLOWER, NotFinite, TrainState, save_state
 from supernet.errors import RunFailed, UserError
 from tiny_runs import CPU, StopAt, assert_equal, tiny

@@ -1,4 +1,4 @@
-"""What search.py leaves in its processes' environment, and that it does what it is there for."""
+"""How search.py starts its processes: their environment, one restart, modules loaded with one garbage collection."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from nas.environment import KEEP_MEMORY, loading, prepare
+from nas.startup import KEEP_MEMORY, loading, prepare
 from tiny_runs import ROOT
 
 BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_", "GOMP_", "OMP_WAIT"))}
@@ -42,7 +42,7 @@ def test_search_prepares_before_torch_is_loaded() -> None:
 
 SCRIPT = """
 import os, sys
-from nas.environment import restart_prepared
+from nas.startup import restart_prepared
 print("start", flush=True)
 restart_prepared()
 print(os.getpid(), sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), [name for name in os.environ if name.startswith("PAR_")])
@@ -50,7 +50,7 @@ print(os.getpid(), sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), [name for nam
 HOST = "import runpy; runpy.run_path('begin.py', run_name='__main__')"
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/exe"), reason="where /proc does not tell, no process begins anew")
+@pytest.mark.skipif(not os.path.exists("/proc/self/exe"), reason="where /proc does not tell, no process restarts")
 @pytest.mark.parametrize(
     "line, given, starts, kept",
     (
@@ -66,7 +66,7 @@ HOST = "import runpy; runpy.run_path('begin.py', run_name='__main__')"
     ),
     ids=("bare", "the user's", "an older name", "forgotten on the way", "an option", "a module", "code", "a host", "exec refused"),
 )
-def test_a_script_begins_anew_once_where_that_is_of_use(
+def test_a_script_restarts_once_where_that_is_of_use(
     line: list[str], given: dict[str, str], starts: int, kept: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "begin.py").write_text(SCRIPT)
