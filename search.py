@@ -14,8 +14,9 @@ ALL = ("run", "data", "model", "search", "derive", "retrain", "latency")
 
 
 class Command(NamedTuple):
-    """A command's help, sections, function, positional argument (name, help, whether several), formats, and whether it takes what
-    `GenerateConfig` holds."""
+    """A command's help, sections, function, positional argument (name, help, whether several), formats, and whether it
+    takes what `GenerateConfig` holds.
+    """
 
     help: str
     sections: tuple[str, ...]
@@ -118,39 +119,61 @@ COMMANDS = {
     "plot": Command("redraw every picture from the run's files", (), plot, A_RUN),
     "retrain": Command("train architectures from scratch, side by side", ALL, retrain, ("ARCH", ARCH_HELP, True)),
     "evaluate": Command("loss of a retrained model on a split", ("run", "data"), evaluate, A_CHECKPOINT),
-    "generate": Command("text that a retrained model goes on with", ("run", "data"), generate, A_CHECKPOINT, generates=True),
-    "latency": Command("measure every candidate block on this device", ("run", "data", "model", "search", "latency"), latency),
+    "generate": Command(
+        "text that a retrained model goes on with", ("run", "data"), generate, A_CHECKPOINT, generates=True
+    ),
+    "latency": Command(
+        "measure every candidate block on this device", ("run", "data", "model", "search", "latency"), latency
+    ),
     "show": Command(
-        "print an architecture: pattern, parameters, FLOPs, latency", ("model", "derive"), show, ("ARCH", ARCH_HELP, False),
-        ("text", "table", "picture", "json", "pattern", "tuple")),
+        "print an architecture: pattern, parameters, FLOPs, latency",
+        ("model", "derive"),
+        show,
+        ("ARCH", ARCH_HELP, False),
+        ("text", "table", "picture", "json", "pattern", "tuple"),
+    ),
     "report": Command("rebuild report.html from the run's files", (), report, A_RUN),
-    "sweep": Command("rule-built layouts over ratio and cut, trained beside the baseline", ("sweep", "retrain"), sweep, A_RUN),
+    "sweep": Command(
+        "rule-built layouts over ratio and cut, trained beside the baseline", ("sweep", "retrain"), sweep, A_RUN
+    ),
     "compare": Command("several runs on one page, comparison.html", (), compare, ("RUN", "run folders", True)),
     "watch": Command("follow a running search in the terminal", (), watch, A_RUN),
-}  # fmt: skip
+}
 
 
 def usage() -> str:
     """The list of commands."""
     lines = [f"  {name:<10}{command.help}" for name, command in COMMANDS.items()]
-    return "\n".join([
-        "usage: search.py [COMMAND] [--config FILE.yaml] [--section.key VALUE ...]", "",
-        "Differentiable search for Transformer layouts. Without a command: run.", "", *lines, "",
-        "search.py COMMAND --help lists the command's options.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "usage: search.py [COMMAND] [--config FILE.yaml] [--section.key VALUE ...]",
+            "",
+            "Differentiable search for Transformer layouts. Without a command: run.",
+            "",
+            *lines,
+            "",
+            "search.py COMMAND --help lists the command's options.",
+        ]
+    )
 
 
 def parse(name: str, arguments: list[str]):
     """(configuration, everything parsed) of a command; None for both where `--print_config` was answered."""
     from nas.config import load_run_config
-    from nas.ranges import check_ranges
     from nas.options import GenerateConfig, Positional, parse_command, print_config, run_choices
+    from nas.ranges import check_ranges
 
     command = COMMANDS[name]
     positional = Positional(*command.positional) if command.positional else None
     config, parsed, wants_print = parse_command(
-        name, command.help, command.sections, arguments, positional=positional, formats=command.formats,
-        own=GenerateConfig if command.generates else None)  # fmt: skip
+        name,
+        command.help,
+        command.sections,
+        arguments,
+        positional=positional,
+        formats=command.formats,
+        own=GenerateConfig if command.generates else None,
+    )
     if name in ("derive", "sweep"):  # what is not given is as in the run
         base = run_choices(Path(parsed.RUN)) if name == "derive" else load_run_config(Path(parsed.RUN))
         config, *_ = parse_command(name, command.help, command.sections, arguments, positional=positional, base=base)
@@ -175,8 +198,8 @@ def main(arguments: list[str] | None = None) -> None:
     from nas.exit_codes import exit_codes, without_teardown
     from nas.stop import StopFlag
 
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # None where it was closed before the start
-    sys.stderr = sys.stderr or open(os.devnull, "w")
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - None where it was closed before the start
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     in_group = "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1"
     with without_teardown() if in_group else contextlib.nullcontext(), exit_codes():
         stop = StopFlag().install()

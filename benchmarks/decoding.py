@@ -1,8 +1,9 @@
 """What the cache of generation saves: python benchmarks/decoding.py
 
-Tokens a second of `model.generate` against a loop that runs the whole network for each token, at two widths and lengths, for an
-interleaved layout (sf) and one of random synthesizers (rf), as built and as `for_inference` makes it; alternating in one process, one
-thread. Every text is one row that fills the model's length from a prompt of one token. Prints medians and ratios to the loop.
+Tokens a second of `model.generate` against a loop that runs the whole network for each token, at two widths and
+lengths, for an interleaved layout (sf) and one of random synthesizers (rf), as built and as `for_inference` makes it;
+alternating in one process, one thread. Every text is one row that fills the model's length from a prompt of one token.
+Prints medians and ratios to the loop.
 """
 
 import argparse
@@ -28,7 +29,8 @@ def uncached(model: Network, prompt: Tensor, count: int) -> Tensor:
 
 
 def measured(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of a core for each call, taken in turn; one round to warm up. With one thread that is the time on an idle machine."""
+    """Median seconds of a core for each call, taken in turn; one round to warm up. With one thread that is the time on
+    an idle machine."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds + 1):
         for name, call in calls.items():
@@ -44,11 +46,14 @@ def compare(pattern: str, width: int, length: int, rounds: int) -> None:
     sizes = {"d_model": width, "heads": 4, "d_inner": 4 * width, "max_len": length}
     model = build(Architecture.from_pattern(pattern, model=sizes)).eval()
     slim, prompt, count = for_inference(model), torch.zeros(1, 1, dtype=torch.int64), length - 1
-    seconds = measured({
-        "uncached": lambda: uncached(model, prompt, count),
-        "cached": lambda: model.generate(prompt, count, temperature=0),
-        "cached, for_inference": lambda: slim.generate(prompt, count, temperature=0),
-    }, rounds)  # fmt: skip
+    seconds = measured(
+        {
+            "uncached": lambda: uncached(model, prompt, count),
+            "cached": lambda: model.generate(prompt, count, temperature=0),
+            "cached, for_inference": lambda: slim.generate(prompt, count, temperature=0),
+        },
+        rounds,
+    )
     print(f"{pattern}, d {width}, {length} tokens")
     for name, median in seconds.items():
         print(f"  {name:<22} {count / median:8.0f} tokens/s  ratio {seconds['uncached'] / median:.2f}")

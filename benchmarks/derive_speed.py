@@ -1,7 +1,7 @@
 """How long derivation takes: python benchmarks/derive_speed.py
 
-A layout of 32 layers from 9 candidates under a budget and ten rules; a front of 50 points; and a fresh process that derives from the
-files of a run, with whether it loaded torch. Prints medians of five with the extremes.
+A layout of 32 layers from 9 candidates under a budget and ten rules; a front of 50 points; and a fresh process that
+derives from the files of a run, with whether it loaded torch. Prints medians of five with the extremes.
 """
 
 import argparse
@@ -66,12 +66,20 @@ def main() -> None:
     parser.add_argument("--run", help="run folder for the fresh process")
     options = parser.parse_args()
     solve(large_problem(99))  # scipy's import is not the programme's time
-    print(f"{LAYERS} layers, {len(BLOCKS)} candidates, budget and {len(RULES)} rules: {timed(lambda run: solve(large_problem(run)))}")
+    print(
+        f"{LAYERS} layers, {len(BLOCKS)} candidates, budget and {len(RULES)} rules: "
+        f"{timed(lambda run: solve(large_problem(run)))}"
+    )
     print(f"front of 50 points: {timed(lambda run: front(large_problem(run).without_budget(), 50), 3)}")
     if options.run:
         outputs = []
-        text = timed(lambda run: outputs.append(subprocess.run(
-            [sys.executable, "-c", FRESH, options.run], check=True, capture_output=True, text=True).stdout.strip()))  # fmt: skip
+        text = timed(
+            lambda run: outputs.append(
+                subprocess.run(
+                    [sys.executable, "-c", FRESH, options.run], check=True, capture_output=True, text=True
+                ).stdout.strip()
+            )
+        )
         print(f"derive in a fresh process: {text}; architectures, torch loaded: {outputs[-1]}")
 
 

@@ -1,8 +1,9 @@
 """Disk full, read-only folder, vanished folder: python benchmarks/disk_faults.py WORK [--times 2] [--seed 0]
 
-The run of soak.py again, with a fault of the disk at a random moment. Each must end with one `error:` line, exit code 2 or 3 and no
-traceback, and once the fault is gone a resume must give the uninterrupted bytes without a word about a corrupt checkpoint. Needs
-root: root ignores folder modes, so read-only is `chattr +i`, and the full disk is a small tmpfs.
+The run of soak.py again, with a fault of the disk at a random moment. Each must end with one `error:` line, exit code 2
+or 3 and no traceback, and once the fault is gone a resume must give the uninterrupted bytes without a word about a
+corrupt checkpoint. Needs root: root ignores folder modes, so read-only is `chattr +i`, and the full disk is a small
+tmpfs.
 """
 
 import argparse
@@ -74,8 +75,12 @@ def wait_in_run(home: Path, seconds: float) -> None:
 
 
 FAULTS: dict[str, Callable[..., Ended]] = {
-    "full disk": full_disk, "files too long": long_files, "read-only": read_only, "vanished": vanished, "removed": removed,
-}  # fmt: skip
+    "full disk": full_disk,
+    "files too long": long_files,
+    "read-only": read_only,
+    "vanished": vanished,
+    "removed": removed,
+}
 
 
 def complaints(fault: Ended, resumed: Ended, whole: dict[str, Any], home: Path) -> list[str]:
@@ -113,7 +118,10 @@ def main() -> None:
             resumed = ended(start(home), home)
             wrong = complaints(found, resumed, whole, home)
             count, good = count + 1, good + (not wrong)
-            print(f"{name} ({where}): exit {found.code}, {' / '.join(found.errors)}: {wrong or 'resumed equal'}", flush=True)
+            print(
+                f"{name} ({where}): exit {found.code}, {' / '.join(found.errors)}: {wrong or 'resumed equal'}",
+                flush=True,
+            )
             subprocess.run(["umount", str(home / RUN)], stderr=subprocess.DEVNULL, check=False)
             if not wrong:
                 shutil.rmtree(home)

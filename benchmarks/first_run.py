@@ -1,7 +1,7 @@
 """What a newcomer's first command costs: python benchmarks/first_run.py [--config FILE]
 
-Runs `search.py run` as a process of its own and prints minutes in all, seconds to the first progress bar, and the peak memory of
-all its processes together (proportional set size, read twice a second), beside what the run itself printed.
+Runs `search.py run` as a process of its own and prints minutes in all, seconds to the first progress bar, and the peak
+memory of all its processes together (proportional set size, read twice a second), beside what the run itself printed.
 """
 
 import argparse

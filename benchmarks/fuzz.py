@@ -1,8 +1,9 @@
-"""Any bytes give a valid object or the documented error: python benchmarks/fuzz.py [--minutes 10] [--seed 0] [--only WORD]
+"""Any bytes give a valid object or the documented error: python benchmarks/fuzz.py [--minutes 10] [--seed 0] [--only
+WORD]
 
-Every reader of a file that nobody vouches for (tests/hostile.py lists them) is fed mutated valid files, nested junk and arbitrary bytes,
-for the same time each. What is neither accepted nor refused with a UserError is printed with the place it came from, and its bytes are
-kept. Memory is limited to 4 GB. Exit code 1 where anything was found.
+Every reader of a file that nobody vouches for (tests/hostile.py lists them) is fed mutated valid files, nested junk and
+arbitrary bytes, for the same time each. What is neither accepted nor refused with a UserError is printed with the place
+it came from, and its bytes are kept. Memory is limited to 4 GB. Exit code 1 where anything was found.
 """
 
 import argparse
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from hostile import PAGES, READERS, Reader, prepare  # noqa: E402
+
 from supernet.errors import UserError  # noqa: E402
 
 SLOW_SECONDS = 5.0  # of processor time, which one file may not take longer; a page with its pictures takes two
@@ -66,7 +68,9 @@ def fuzz(home: Path, reader: Reader, seconds: float, first_seed: int) -> tuple[C
     while time.monotonic() < end:
         number += 1
         checks = list(HealthCheck)
-        run = settings(max_examples=BATCH, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=checks)
+        run = settings(
+            max_examples=BATCH, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=checks
+        )
         seed(number)(run(given(strategy)(try_one)))()
     path.write_bytes(valid)
     reader.read(home)  # nothing that was tried has left anything behind
@@ -90,8 +94,11 @@ def main() -> None:
             found, examples = fuzz(home, reader, seconds, options.seed)
             failures = {outcome: count for outcome, count in found.items() if outcome not in ("accepted", "refused")}
             tried, failed = tried + found.total(), failed + sum(failures.values())
-            print(f"{name:<24} {found.total():>7} tried, {found['accepted']:>6} accepted, {found['refused']:>6} refused, "
-                  f"{sum(failures.values())} failed", flush=True)  # fmt: skip
+            print(
+                f"{name:<24} {found.total():>7} tried, {found['accepted']:>6} accepted, {found['refused']:>6} refused, "
+                f"{sum(failures.values())} failed",
+                flush=True,
+            )
             for number, (outcome, count) in enumerate(failures.items()):
                 print(f"    {count} x {outcome}", flush=True)
                 if options.keep:

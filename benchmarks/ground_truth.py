@@ -1,9 +1,10 @@
-"""Every layout of a small space trained, and what each search method makes of that space: python benchmarks/ground_truth.py
+"""Every layout of a small space trained, and what each search method makes of that space: python
+benchmarks/ground_truth.py
 
 `truth WORK` trains each distinct layout of 4 layers with three seeds and writes the table `benchmarks/ground_truth.csv`
-(41 minutes on two cores that other jobs used as well). `methods WORK` runs every method of METHODS with five seeds against that table and
-prints regret, percentile and rank correlation. WORK keeps what has been trained, so a stopped script goes on. `--steps 1200`: the same
-against trainings of the default length, in a table of their own.
+(41 minutes on two cores that other jobs used as well). `methods WORK` runs every method of METHODS with five seeds
+against that table and prints regret, percentile and rank correlation. WORK keeps what has been trained, so a stopped
+script goes on. `--steps 1200`: the same against trainings of the default length, in a table of their own.
 """
 
 import argparse
@@ -52,11 +53,29 @@ METHODS: dict[str, dict] = {  # what a search does, beside the defaults; steps f
     "no mixture": {**LATE, "mixture": 0.0},
     "mixture alone": {**LATE, "mixture": 1.0},
     "no warm-up": {**LATE, "warmup_steps": 0},
-    "softmax (DARTS)": {**SOFT, "warmup_steps": 0, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
-    "softmax, late": {**SOFT, "warmup_steps": 125, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0},
+    "softmax (DARTS)": {
+        **SOFT,
+        "warmup_steps": 0,
+        "relaxation": "softmax",
+        "temperature_start": 1.0,
+        "temperature_end": 1.0,
+    },
+    "softmax, late": {
+        **SOFT,
+        "warmup_steps": 125,
+        "relaxation": "softmax",
+        "temperature_start": 1.0,
+        "temperature_end": 1.0,
+    },
     "gumbel (PAR)": {**SOFT, "warmup_steps": 0, "relaxation": "gumbel", "active": None},
     "gumbel, late": {**SOFT, "warmup_steps": 125, "relaxation": "gumbel", "active": None},
-    "gumbel_hard, late": {"steps": 500, "arch_every": 2, "arch_lr": 0.1, "warmup_steps": 250, "relaxation": "gumbel_hard"},
+    "gumbel_hard, late": {
+        "steps": 500,
+        "arch_every": 2,
+        "arch_lr": 0.1,
+        "warmup_steps": 250,
+        "relaxation": "gumbel_hard",
+    },
 }
 
 
@@ -66,7 +85,8 @@ def table_of(steps: int) -> Path:
 
 
 def configuration(steps: int = STEPS, **search) -> Config:
-    """The space: the default widths, a quarter of the tokens for evaluation, trainings of so many steps, and a search's settings."""
+    """The space: the default widths, a quarter of the tokens for evaluation, trainings of so many steps, and a search's
+    settings."""
     settings = SearchConfig(blocks=BLOCKS, seeds=1, **search)
     return Config(
         run=RunConfig(device="cpu", log_every=20, checkpoint_every=10**6),
@@ -94,16 +114,21 @@ def train_truth(work: Path, seeds: int, workers: int, steps: int) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["pattern", "cost", *(f"loss_{seed}" for seed in range(seeds))])
         for arch in architectures:
-            losses = [read_json(work / f"{arch.pattern}-{seed}" / "result.json")["held_out_loss"] for seed in range(seeds)]
-            writer.writerow([arch.pattern, round(arch.relative_flops(config.data.seq_len), 6), *(f"{loss:.5f}" for loss in losses)])
+            losses = [
+                read_json(work / f"{arch.pattern}-{seed}" / "result.json")["held_out_loss"] for seed in range(seeds)
+            ]
+            writer.writerow(
+                [arch.pattern, round(arch.relative_flops(config.data.seq_len), 6), *(f"{loss:.5f}" for loss in losses)]
+            )
 
 
 def read_truth(steps: int = STEPS) -> tuple[dict[str, tuple[float, float]], float]:
-    """Layout -> (cost, mean loss over the seeds); and the noise, the median of the losses' standard deviations, in nats."""
+    """Layout -> (cost, mean loss over the seeds); and the noise, the median of the losses' standard deviations, in
+    nats."""
     with table_of(steps).open(newline="") as file:
         _, *rows = csv.reader(file)
     losses = [[float(value) for value in row[2:]] for row in rows]
-    truth = {row[0]: (float(row[1]), statistics.mean(values)) for row, values in zip(rows, losses)}
+    truth = {row[0]: (float(row[1]), statistics.mean(values)) for row, values in zip(rows, losses, strict=True)}
     return truth, statistics.median(map(statistics.stdev, losses))
 
 
@@ -149,7 +174,8 @@ def rank_correlation(config: Config, home: Path, truth: dict) -> float:
 
 
 def standing(pattern: str, truth: dict) -> tuple[float, float]:
-    """Regret in nats and percentile (0 is the best) among the layouts of no greater cost than this one or the budget."""
+    """Regret in nats and percentile (0 is the best) among the layouts of no greater cost than this one or the
+    budget."""
     cost, loss = truth[pattern.replace("i", "").ljust(LAYERS, "i")] if pattern.strip("i") else (0.0, math.inf)
     peers = [other for price, other in truth.values() if price <= max(cost, BUDGET) + 1e-9]
     return loss - min(peers), 100 * sum(other < loss for other in peers) / len(peers)
@@ -175,7 +201,10 @@ def print_table(configs: dict[str, Config], work: Path, seeds: int, steps: int =
     truth, noise = read_truth(steps)
     alone = standalone_seconds(configuration(steps))
     affordable = sum(cost <= BUDGET for cost, _ in truth.values())
-    print(f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise:.4f} nats; one training {alone:.1f} CPU s")
+    print(
+        f"{len(truth)} layouts, {affordable} within the budget {BUDGET}; noise {noise:.4f} nats; one training "
+        f"{alone:.1f} CPU s"
+    )
     print("method                 cost  read-off   regret (min to max)         percentile  wins  tau")
     for name, config in configs.items():
         homes = [work / name / f"seed-{seed}" for seed in range(seeds)]
@@ -183,17 +212,21 @@ def print_table(configs: dict[str, Config], work: Path, seeds: int, steps: int =
         tau = statistics.mean(rank_correlation(config, home, truth) for home in homes)
         for read_off in ("argmax", "average", "budget", "scored"):
             patterns = [derived_pattern(home, read_off) for home in homes]
-            regrets, percentiles = zip(*(standing(pattern, truth) for pattern in patterns))
+            regrets, percentiles = zip(*(standing(pattern, truth) for pattern in patterns), strict=True)
             rivals = [best_of_random(math.ceil(price + 1), truth, seed) for seed in range(seeds)]
             best = min(loss for cost, loss in truth.values() if cost <= BUDGET)
-            wins = sum(regret + best <= rival + noise for regret, rival in zip(regrets, rivals))
-            print(f"{name:<22} {price:4.2f}  {read_off:<8} {statistics.mean(regrets):7.4f} ({min(regrets):.4f} to {max(regrets):.4f}) "
-                  f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {tau:.2f}  {' '.join(patterns)}", flush=True)  # fmt: skip
+            wins = sum(regret + best <= rival + noise for regret, rival in zip(regrets, rivals, strict=True))
+            print(
+                f"{name:<22} {price:4.2f}  {read_off:<8} {statistics.mean(regrets):7.4f} ({min(regrets):.4f} to "
+                f"{max(regrets):.4f}) "
+                f"{statistics.mean(percentiles):9.1f} %  {wins}/{seeds}  {tau:.2f}  {' '.join(patterns)}",
+                flush=True,
+            )
 
 
 def derived_pattern(home: Path, read_off: str) -> str:
-    """The layout that one seed's files give: a derived file (`average`: the argmax of averaged probabilities), or the best scored layout
-    (the argmax where none was within the budget).
+    """The layout that one seed's files give: a derived file (`average`: the argmax of averaged probabilities), or the
+    best scored layout (the argmax where none was within the budget).
     """
     if read_off == "average":
         return derive_architectures(home, selection="average")["argmax"].pattern

@@ -1,8 +1,8 @@
 """The times of layers summed against the time of the network they make: python benchmarks/predicted_latency.py
 
-Five layouts at each of four sizes, one thread, forward as comparison.csv measures it. Layers and networks are measured anew in each of
-ROUNDS rounds, since a machine is faster in one second than in another; prints each layout's median of predicted over measured, and
-the median of those.
+Five layouts at each of four sizes, one thread, forward as comparison.csv measures it. Layers and networks are measured
+anew in each of ROUNDS rounds, since a machine is faster in one second than in another; prints each layout's median of
+predicted over measured, and the median of those.
 """
 
 import statistics
@@ -42,9 +42,14 @@ def main() -> None:
     """A line a size."""
     torch.set_num_threads(1)
     for name, (data, model, rows) in SIZES.items():
-        config = Config(run=RunConfig(device="cpu"), data=DataConfig(**data), model=ModelConfig(**model), latency=LatencyConfig(batch_size=rows))
+        config = Config(
+            run=RunConfig(device="cpu"),
+            data=DataConfig(**data),
+            model=ModelConfig(**model),
+            latency=LatencyConfig(batch_size=rows),
+        )
         found = ratios(config)
-        told = "  ".join(f"{pattern} {ratio:.3f}" for pattern, ratio in zip(PATTERNS, found))
+        told = "  ".join(f"{pattern} {ratio:.3f}" for pattern, ratio in zip(PATTERNS, found, strict=True))
         print(f"{name:<24} median {statistics.median(found):.3f}  {told}", flush=True)
 
 

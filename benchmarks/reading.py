@@ -1,7 +1,8 @@
 """What reading enwik8 costs: python benchmarks/reading.py FOLDER
 
-FOLDER holds `enwik8` unpacked. Each form (the file, a zip, an xz) is read by a process of its own, the first time with an empty cache and then
-again. Prints seconds of `load_corpus`, by the clock and of computing, and peak memory of that process, with what Python and NumPy take before.
+FOLDER holds `enwik8` unpacked. Each form (the file, a zip, an xz) is read by a process of its own, the first time with
+an empty cache and then again. Prints seconds of `load_corpus`, by the clock and of computing, and peak memory of that
+process, with what Python and NumPy take before.
 """
 
 import argparse
@@ -22,7 +23,9 @@ started, worked = time.perf_counter(), time.process_time()
 corpus = load_corpus(types.SimpleNamespace(name=name, path=path, tokens=tokens, seq_len=512))
 seconds, work = time.perf_counter() - started, time.process_time() - worked
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(f"{seconds:6.2f} s ({work:5.2f} s of a core)  {peak / 1024:4.0f} MB at most ({before / 1024:.0f} MB before)  {len(corpus.tokens):,} tokens, vocabulary {corpus.vocab_size:,}")
+memory = f"{peak / 1024:4.0f} MB at most ({before / 1024:.0f} MB before)"
+words = f"{len(corpus.tokens):,} tokens, vocabulary {corpus.vocab_size:,}"
+print(f"{seconds:6.2f} s ({work:5.2f} s of a core)  {memory}  {words}")
 """
 CHUNK = 2**22
 

@@ -1,9 +1,10 @@
 """Throughput of one and of two processes: python benchmarks/scaling.py [--processes 2]
 
-The rows of a step stay the same in all, shared out among the processes; each process has one thread. In turn, `--rounds` times: a search's
-weight step (sampled, after the warm-up), its alpha step, a plain training step of the interleaved layout, and for comparison the plain
-weight step with DistributedDataParallel's search for unused parameters in place of ours. Prints tokens a second (medians over rounds) and
-the ratio to one process; then the share of a default run's time that its checkpoints take.
+The rows of a step stay the same in all, shared out among the processes; each process has one thread. In turn,
+`--rounds` times: a search's weight step (sampled, after the warm-up), its alpha step, a plain training step of the
+interleaved layout, and for comparison the plain weight step with DistributedDataParallel's search for unused parameters
+in place of ours. Prints tokens a second (medians over rounds) and the ratio to one process; then the share of a default
+run's time that its checkpoints take.
 """
 
 import argparse
@@ -110,15 +111,22 @@ def measure(options: argparse.Namespace) -> None:
 
 def launched(options: argparse.Namespace, world: int) -> dict[str, list[float]]:
     """The times of one round of `world` processes, each with one thread."""
-    program = [__file__, "--measure", *(f"--{name}={getattr(options, name)}" for name in ("layers", "d_model", "seq_len", "rows", "device"))]
+    program = [
+        __file__,
+        "--measure",
+        *(f"--{name}={getattr(options, name)}" for name in ("layers", "d_model", "seq_len", "rows", "device")),
+    ]
     launcher = [] if world == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *launcher, *program, "--rounds=1"], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, *launcher, *program, "--rounds=1"], env=environment, capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def checkpoint_share() -> tuple[float, float]:
-    """(ms of a checkpoint of the default search with its flush to disk, its share of the time of the steps between two)."""
+    """(ms of a checkpoint of the default search with its flush to disk, its share of the time of the steps between
+    two)."""
     torch.set_num_threads(1)
     config = Config(run=RunConfig(device="cpu"))
     corpus, machine = load_corpus(config.data), choose_machine(config.run)
@@ -139,7 +147,14 @@ def checkpoint_share() -> tuple[float, float]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("layers", 8), ("d_model", 128), ("seq_len", 64), ("rows", 32), ("rounds", 9), ("processes", 2)):
+    for name, default in (
+        ("layers", 8),
+        ("d_model", 128),
+        ("seq_len", 64),
+        ("rows", 32),
+        ("rounds", 9),
+        ("processes", 2),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
@@ -153,14 +168,21 @@ def main() -> None:
             for name, values in launched(options, world).items():
                 found.setdefault(name, []).extend(values)
     tokens = options.rows * options.seq_len
-    print(f"{options.layers} layers, d {options.d_model}, {options.rows} x {options.seq_len} tokens a step in all, one thread a process, {options.rounds} rounds")
+    print(
+        f"{options.layers} layers, d {options.d_model}, {options.rows} x {options.seq_len} tokens a step in all, one "
+        f"thread a process, {options.rounds} rounds"
+    )
     base = {name: statistics.median(values) for name, values in times[1].items()}
     for world, found in times.items():
         for name, values in found.items():
             low, middle, high = statistics.quantiles(values, n=4)
             alone = base[name.removesuffix(", DDP")]
-            print(f"{world} process{'es' if world > 1 else '  '}  {name:<22} {tokens / middle:9.0f} tokens/s  quartiles {tokens / high:9.0f} {tokens / low:9.0f}  "
-                  f"ratio {alone / middle:.2f}", flush=True)  # fmt: skip
+            print(
+                f"{world} process{'es' if world > 1 else '  '}  {name:<22} {tokens / middle:9.0f} tokens/s  "
+                f"quartiles {tokens / high:9.0f} {tokens / low:9.0f}  "
+                f"ratio {alone / middle:.2f}",
+                flush=True,
+            )
     milliseconds, share = checkpoint_share()
     print(f"a checkpoint of the default search: {milliseconds:.1f} ms, {share:.2%} of the time")
 

@@ -1,7 +1,8 @@
-"""Ways to search that the product does not have, on the space of ground_truth.py: python benchmarks/search_methods.py WORK
+"""Ways to search that the product does not have, on the space of ground_truth.py: python benchmarks/search_methods.py
+WORK
 
-Each is a change made between the steps of a search of the product, and each is held against the same table of trained layouts. WORK may
-be that of ground_truth.py.
+Each is a change made between the steps of a search of the product, and each is held against the same table of trained
+layouts. WORK may be that of ground_truth.py.
 """
 
 import argparse
@@ -11,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from ground_truth import EARLIER, LATE, METHODS, MIDDLE, configuration, print_table
 from torch import Tensor
 
 from derive.strict_json import write_json
-from ground_truth import EARLIER, LATE, METHODS, MIDDLE, configuration, print_table
 from nas.batches import training_batch
 from nas.checkpoint import MetricsLog
 from nas.config import Config
@@ -33,8 +34,8 @@ from nas.train_state import save_state
 from nas.verdict import judge
 from supernet.gates import mean_entropy
 
-# Of the share of the alphas' steps that is past, 0 through the warm-up and 1 at the end: gates [N, C] of the next weight step, or
-# None for the product's own
+# Of the share of the alphas' steps that is past, 0 through the warm-up and 1 at the end: gates [N, C] of the next
+# weight step, or None for the product's own
 Change = Callable[[float], Tensor | None]
 
 
@@ -66,7 +67,8 @@ def auxiliary_skip(search: Search) -> Change:
 
 
 def entropy_pressure(search: Search) -> Change:
-    """In the second half of the alphas' steps a plain gradient step down the layers' entropies, with a weight that rises from 0 to 1."""
+    """In the second half of the alphas' steps a plain gradient step down the layers' entropies, with a weight that
+    rises from 0 to 1."""
     net, rate = search.state.model, search.config.search.arch_lr
 
     def change(done: float) -> None:
@@ -80,7 +82,8 @@ def entropy_pressure(search: Search) -> Change:
 
 
 def dropping(search: Search) -> Change:
-    """The least probable candidate of each layer leaves at each third of the alphas' steps (as in DrNAS and ASAP); two stay to the end."""
+    """The least probable candidate of each layer leaves at each third of the alphas' steps (as in DrNAS and ASAP); two
+    stay to the end."""
     alphas = search.state.model.alphas
 
     def change(done: float) -> None:
@@ -93,8 +96,8 @@ def dropping(search: Search) -> Change:
 
 
 def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change:
-    """At the end, layer after layer in random order: the candidate stays without which the mixture loses most, and the weights are tuned
-    at a tenth of their rate (Wang et al. 2021, DARTS-PT).
+    """At the end, layer after layer in random order: the candidate stays without which the mixture loses most, and the
+    weights are tuned at a tenth of their rate (Wang et al. 2021, DARTS-PT).
     """
     state, config, corpus, machine, seed = search
     net, settings = state.model, config.search
@@ -117,15 +120,31 @@ def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change
                 net.alphas[layer] = torch.full_like(losses, -torch.inf).index_fill(0, losses.argmax(), 0.0)
             net.train()
             for _ in range(tuning):
-                batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=state.step, stream="weights", segment=0)
-                state.descend(part_losses(net, batch, machine, gates(), size=None, memory=None), settings.weight_lr / 10, settings.clip, machine, last=False)
+                batch = training_batch(
+                    corpus,
+                    "weights",
+                    config.data,
+                    machine,
+                    memory_len=0,
+                    seed=seed,
+                    step=state.step,
+                    stream="weights",
+                    segment=0,
+                )
+                state.descend(
+                    part_losses(net, batch, machine, gates(), size=None, memory=None),
+                    settings.weight_lr / 10,
+                    settings.clip,
+                    machine,
+                    last=False,
+                )
 
     return change
 
 
 def few_attending(search: Search) -> Change:
-    """Every other fair step of the warm-up runs a layout with just one or two attending blocks, anywhere, so that deep ones are trained
-    as the first of their path as well.
+    """Every other fair step of the warm-up runs a layout with just one or two attending blocks, anywhere, so that deep
+    ones are trained as the first of their path as well.
     """
     state, config, _, _, seed = search
     layers, candidates = state.model.alphas.shape
@@ -147,7 +166,9 @@ def weight_step_at(search: Search, gates: Tensor) -> dict[str, Tensor]:
     """The product's weight step at given gates."""
     state, config, corpus, machine, seed = search
     step, steps = state.step, config.search
-    batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=step, stream="weights", segment=0)
+    batch = training_batch(
+        corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=step, stream="weights", segment=0
+    )
     state.model.train()
     rate = steps.weight_lr * learning_rate(step, steps.steps, floor=0.05)
     losses = part_losses(state.model, batch, machine, gates, size=None, memory=None)
@@ -187,7 +208,9 @@ def timed_search(name: str, home: Path, seed: int, *, slot: int, stop: StopFlag)
     with MetricsLog(home / "metrics.jsonl", 0) as metrics:
         while state.step < steps.steps:
             gates = change(max(0, state.step - steps.warmup_steps) / (steps.steps - steps.warmup_steps))
-            numbers = weight_step(state, config, corpus, machine, seed) if gates is None else weight_step_at(search, gates)
+            numbers = (
+                weight_step(state, config, corpus, machine, seed) if gates is None else weight_step_at(search, gates)
+            )
             if state.step > steps.warmup_steps and (state.step - steps.warmup_steps) % steps.arch_every == 0:
                 numbers |= arch_step(state, config, corpus, costs, machine, seed)
             if state.step == 1 or state.step % config.run.log_every == 0 or state.step == steps.steps:
@@ -211,8 +234,16 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="searches at a time")
     options = parser.parse_args()
     stop = StopFlag().install()
-    run_jobs(timed_search, [(name, options.work / name / f"seed-{seed}", seed) for name in options.methods for seed in range(options.seeds)],
-             options.workers, stop)  # fmt: skip
+    run_jobs(
+        timed_search,
+        [
+            (name, options.work / name / f"seed-{seed}", seed)
+            for name in options.methods
+            for seed in range(options.seeds)
+        ],
+        options.workers,
+        stop,
+    )
     print_table({name: configuration(**CHANGES[name][0]) for name in options.methods}, options.work, options.seeds)
 
 

@@ -1,8 +1,8 @@
 """Whether a run survives SIGKILL at any moment: python benchmarks/soak.py WORK [--kills 50] [--seed 0]
 
-One real run that nothing interrupts (two search seeds, halving, retraining, two worker processes), then the same run again
-and again, its whole process group killed at random moments and resumed until it is through, until so many kills have been made. Each
-finished run must equal the first to the byte. Prints a line a run; exit code 1 where one differs.
+One real run that nothing interrupts (two search seeds, halving, retraining, two worker processes), then the same run
+again and again, its whole process group killed at random moments and resumed until it is through, until so many kills
+have been made. Each finished run must equal the first to the byte. Prints a line a run; exit code 1 where one differs.
 """
 
 import argparse
@@ -27,17 +27,32 @@ CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 16, "batch_size": 3},
     "model": {"layers": 3, "d_model": 8, "heads": 2, "d_inner": 10, "dropout": 0.1},
     "search": {
-        "blocks": ["self_attention", "random_synthesizer", "feed_forward", "identity"], "steps": 80, "warmup_steps": 30, "seeds": 2,
-        "budget": 0.5, "evaluate_every": 12, "evaluate_tokens": 256,
+        "blocks": ["self_attention", "random_synthesizer", "feed_forward", "identity"],
+        "steps": 80,
+        "warmup_steps": 30,
+        "seeds": 2,
+        "budget": 0.5,
+        "evaluate_every": 12,
+        "evaluate_tokens": 256,
     },
     "retrain": {
-        "steps": 50, "seeds": 1, "architectures": ["argmax"], "against": ["interleaved"], "drawn": 2, "random": 2, "rungs": [0.5],
-        "evaluate_every": 12, "evaluate_tokens": 256, "final_tokens": 512, "rung_tokens": 256,
+        "steps": 50,
+        "seeds": 1,
+        "architectures": ["argmax"],
+        "against": ["interleaved"],
+        "drawn": 2,
+        "random": 2,
+        "rungs": [0.5],
+        "evaluate_every": 12,
+        "evaluate_tokens": 256,
+        "final_tokens": 512,
+        "rung_tokens": 256,
     },
-}  # fmt: skip
+}
 RUN = "run"  # the folder's name in every experiment, since files record it
 MEASURED = ("tokens_per_second", "latency_ms", "predicted_latency_ms", "latency")  # times, which no two runs share
-INDIVISIBLE = 0.3  # share of the uninterrupted run that a kill can cost, and a resume must do in one go: all pictures and the page
+# share of the uninterrupted run that a kill can cost, and a resume must do in one go: all pictures and the page
+INDIVISIBLE = 0.3
 
 
 class Ended(NamedTuple):
@@ -62,9 +77,14 @@ def start(home: Path, **options: Any) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with open(home / "stderr", "w", encoding="utf-8") as errors:
         return subprocess.Popen(
-            [sys.executable, str(ROOT / "search.py"), *arguments], cwd=home, env=environment, stdout=subprocess.DEVNULL, stderr=errors,
-            start_new_session=True, **options,
-        )  # fmt: skip
+            [sys.executable, str(ROOT / "search.py"), *arguments],
+            cwd=home,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            **options,
+        )
 
 
 def ended(process: subprocess.Popen, home: Path) -> Ended:
@@ -86,9 +106,19 @@ def results(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(run.rglob("*")):
         name = str(path.relative_to(run))
-        if path.name in ("probabilities.json", "layouts.json", "halving.json", "agreement.json", "test.json", "data.json"):
-            found[name] = path.read_bytes()
-        elif path.name in ("model.safetensors", "result.json", "config.yaml") or path.name.startswith("rung-"):
+        if (
+            path.name
+            in (
+                "probabilities.json",
+                "layouts.json",
+                "halving.json",
+                "agreement.json",
+                "test.json",
+                "data.json",
+            )
+            or path.name in ("model.safetensors", "result.json", "config.yaml")
+            or path.name.startswith("rung-")
+        ):
             found[name] = path.read_bytes()
         elif path.name in ("comparison.json", "architecture.json") or path.parent.name == "architectures":
             found[name] = without_times(json.loads(path.read_text(encoding="utf-8")))
@@ -96,7 +126,9 @@ def results(run: Path) -> dict[str, Any]:
             found[name] = [without_times(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
         elif path.name.startswith(".") and path.name != ".lock":
             found[name] = "a torn file"
-        elif path.is_file() and path.suffix != ".pt" and path.name != "live.png":  # drawn only by a search that takes long enough
+        elif (
+            path.is_file() and path.suffix != ".pt" and path.name != "live.png"
+        ):  # drawn only by a search that takes long enough
             found[name] = "is there"  # pictures and pages, whose bytes hold times
     return found
 
@@ -117,10 +149,11 @@ def stage(run: Path) -> str:
 
 
 def moments(whole_seconds: float, starting: float, chance: random.Random) -> Iterator[float]:
-    """Seconds after each start at which to kill: uniform over most of what the run has left, so that a run is killed several times.
+    """Seconds after each start at which to kill: uniform over most of what the run has left, so that a run is killed
+    several times.
 
-    `starting` are the seconds that a process takes before it goes on. What is taken to be left at least grows with every kill, so that
-    a machine that has become busier comes through too.
+    `starting` are the seconds that a process takes before it goes on. What is taken to be left at least grows with
+    every kill, so that a machine that has become busier comes through too.
     """
     left, least = whole_seconds, starting + INDIVISIBLE * whole_seconds
     while True:
@@ -175,10 +208,15 @@ def main() -> None:
         runs += 1
         home = work / f"killed-{runs}"
         hit, last = killed_run(home, seconds, starting, chance)
-        wrong = differences(whole, results(home / RUN)) if last.code == 0 else [f"exit {last.code}: {last.stderr[-500:]}"]
+        wrong = (
+            differences(whole, results(home / RUN)) if last.code == 0 else [f"exit {last.code}: {last.stderr[-500:]}"]
+        )
         kills, equal = kills + len(hit), equal + (not wrong)
         where.update(hit)
-        print(f"run {runs}: {len(hit)} kills ({', '.join(hit)}): {'equal' if not wrong else f'differs: {wrong}'}", flush=True)
+        print(
+            f"run {runs}: {len(hit)} kills ({', '.join(hit)}): {'equal' if not wrong else f'differs: {wrong}'}",
+            flush=True,
+        )
         if not wrong:
             shutil.rmtree(home)
     print(f"kills by stage: {dict(where)}")

@@ -1,15 +1,16 @@
 """What a search costs beside the training of one network: python benchmarks/speed.py [--peers FOLDER] [--enwik8 FOLDER]
 
-The kinds of steps take turns of three, one thread a process, so that a busy moment hits all alike, in the environment that search.py
-makes for itself. Printed are medians of turns with quartiles in ms a step, ratios of medians to a plain interleaved Transformer's
-training step of the same depth, width and tokens, and the share of the machine's matrix product peak, measured between them, that each
-reaches. One *average step* is what a search does for one batch of the `weights` part and, once in `search.arch_every` times, one of the
-`alphas` part: all others do both at every step. *Whole search*: the mean over the default search's steps, warm-up included. The alphas
-stay where they begin, so that layouts are drawn evenly.
+The kinds of steps take turns of three, one thread a process, so that a busy moment hits all alike, in the environment
+that search.py makes for itself. Printed are medians of turns with quartiles in ms a step, ratios of medians to a plain
+interleaved Transformer's training step of the same depth, width and tokens, and the share of the machine's matrix
+product peak, measured between them, that each reaches. One *average step* is what a search does for one batch of the
+`weights` part and, once in `search.arch_every` times, one of the `alphas` part: all others do both at every step.
+*Whole search*: the mean over the default search's steps, warm-up included. The alphas stay where they begin, so that
+layouts are drawn evenly.
 
-`--peers FOLDER`: nni 3.0 on the same candidates, in a virtual environment of its own, which is made in FOLDER on the first use.
-`--enwik8 FOLDER`: also the seconds from start to first step on the file `enwik8` in FOLDER.
-`--growth`: instead, how the average step grows with candidates, layers, length and batch, with a picture.
+`--peers FOLDER`: nni 3.0 on the same candidates, in a virtual environment of its own, which is made in FOLDER on the
+first use. `--enwik8 FOLDER`: also the seconds from start to first step on the file `enwik8` in FOLDER. `--growth`:
+instead, how the average step grows with candidates, layers, length and batch, with a picture.
 """
 
 import argparse
@@ -21,13 +22,13 @@ from functools import partial
 from pathlib import Path
 
 import torch
-
-from nas.startup import restart_prepared
 from speed_children import peers, starts
 from speed_growth import PICTURE, print_growth
 from speed_memory import print_memory
 from speed_sizes import CANDIDATES, Bench, Sizes, build_bench, in_turn, quartiles, timed
 from speed_steps import PEERS, PLAIN, SOFT, add_averages, own_turns, soft_mixture_step, step_flops
+
+from nas.startup import restart_prepared
 from supernet.gates import RELAXATIONS
 
 GROUPS = (PLAIN, "sampled:", "gumbel:", "gumbel_hard:", "softmax:", SOFT, "nni")  # rows, in the order of the table
@@ -35,7 +36,11 @@ LOADER, PRODUCT = "drawing a batch", "matrix product"
 PRODUCT_SIZE = {"cpu": 1536, "cuda": 8192}
 STARTS = 3  # of each kind
 SIZES = {"layers": 12, "d_model": 64, "seq_len": 64, "batch_size": 16}
-MEMORY_SIZES = {"memory_d_model": 128, "memory_seq_len": 256}  # where what is kept for the backward pass outweighs the weights
+# where what is kept for the backward pass outweighs the weights
+MEMORY_SIZES = {
+    "memory_d_model": 128,
+    "memory_seq_len": 256,
+}
 
 
 def product_turn(bench: Bench) -> Callable[[], float]:
@@ -76,9 +81,16 @@ def print_steps(sizes: Sizes, rounds: int, folder: Path | None) -> None:
             continue
         low, median, high = quartiles(times[name])
         share = f"{flops[name][0] / median / peak:6.1%} of the peak" if name in flops else ""
-        print(f"{name:<38} median {median:8.2f} ms  quartiles {low:8.2f} {high:8.2f}  ratio {median / base:5.2f}{share}")
-    print(f"{PRODUCT}: {peak / 1e6:.1f} GFLOP/s ({PRODUCT_SIZE[bench.machine.device.type]} square, {bench.machine.dtype})")
-    print(f"{LOADER}: {quartiles(times[LOADER])[1]:.3f} ms, {quartiles(times[LOADER])[1] / base:.2%} of the plain step", flush=True)
+        print(
+            f"{name:<38} median {median:8.2f} ms  quartiles {low:8.2f} {high:8.2f}  ratio {median / base:5.2f}{share}"
+        )
+    print(
+        f"{PRODUCT}: {peak / 1e6:.1f} GFLOP/s ({PRODUCT_SIZE[bench.machine.device.type]} square, {bench.machine.dtype})"
+    )
+    print(
+        f"{LOADER}: {quartiles(times[LOADER])[1]:.3f} ms, {quartiles(times[LOADER])[1] / base:.2%} of the plain step",
+        flush=True,
+    )
 
 
 def print_starts(folder: Path | None, device: str) -> None:
@@ -86,9 +98,13 @@ def print_starts(folder: Path | None, device: str) -> None:
     if folder is None:
         print("\nfrom start to first step on enwik8: not measured")
         return
-    for name, seconds in zip(("first", "again"), zip(*(starts(folder, device) for _ in range(STARTS)))):
-        print(f"from start to first step on enwik8, {name}: {statistics.median(seconds):.2f} s beyond importing torch "
-              f"({min(seconds):.2f} to {max(seconds):.2f})")  # fmt: skip
+    for name, seconds in zip(
+        ("first", "again"), zip(*(starts(folder, device) for _ in range(STARTS)), strict=True), strict=True
+    ):
+        print(
+            f"from start to first step on enwik8, {name}: {statistics.median(seconds):.2f} s beyond importing torch "
+            f"({min(seconds):.2f} to {max(seconds):.2f})"
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -102,7 +118,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--enwik8", type=Path)
     parser.add_argument("--growth", type=Path, nargs="?", const=PICTURE, metavar="PICTURE")
     options = parser.parse_args(arguments)
-    sizes = Sizes(**{name: getattr(options, name) for name in SIZES}, blocks=CANDIDATES[options.candidates], device=options.device)
+    sizes = Sizes(
+        **{name: getattr(options, name) for name in SIZES}, blocks=CANDIDATES[options.candidates], device=options.device
+    )
     if options.growth:
         print_growth(sizes, options.rounds, options.growth)
         return

@@ -1,4 +1,5 @@
-"""The other processes of a measurement: those that take turns with ours, those that answer once, and the environment that nni needs."""
+"""The other processes of a measurement: those that take turns with ours, those that answer once, and the environment
+that nni needs."""
 
 import contextlib
 import json
@@ -11,25 +12,34 @@ from pathlib import Path
 
 import matplotlib
 import torch
-
 from speed_sizes import Sizes, child_environment
 from speed_steps import PEERS
 
 BENCHMARKS = Path(__file__).parent
 # nni declares neither Lightning nor the old setuptools that it imports; the last two are what our own modules import.
 PACKAGES = (
-    f"torch=={torch.__version__.partition('+')[0]}", "nni==3.0", "pytorch-lightning==2.6.6", "setuptools==80.9.0",
-    "numpy==2.4.6", "pyyaml==6.0.4",
-)  # fmt: skip
+    f"torch=={torch.__version__.partition('+')[0]}",
+    "nni==3.0",
+    "pytorch-lightning==2.6.6",
+    "setuptools==80.9.0",
+    "numpy==2.4.6",
+    "pyyaml==6.0.4",
+)
 
 
 class Child:
     """A process that answers each line with the milliseconds of one more step."""
 
     def __init__(self, command: list[str]):
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by its owner
         self._process = subprocess.Popen(
-            command, env=child_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True)
+            command,
+            env=child_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
 
     def turn(self) -> float:
         """Milliseconds of the next step; RuntimeError with what the process last said where it has ended."""
@@ -69,9 +79,15 @@ def answer(script: str, *arguments: str, **environment: str) -> float:
 
 
 def starts(folder: Path, device: str) -> tuple[float, float]:
-    """Seconds to the first step of a search on enwik8: with an empty cache of ours, and with the one that this left behind."""
+    """Seconds to the first step of a search on enwik8: with an empty cache of ours, and with the one that this left
+    behind."""
     with tempfile.TemporaryDirectory() as made:
-        own = {"XDG_CACHE_HOME": made, "TMPDIR": made, "MPLCONFIGDIR": matplotlib.get_cachedir()}  # matplotlib keeps its list of fonts
+        # matplotlib keeps its list of fonts
+        own = {
+            "XDG_CACHE_HOME": made,
+            "TMPDIR": made,
+            "MPLCONFIGDIR": matplotlib.get_cachedir(),
+        }
         found = []
         for run in ("first", "again"):
             keys = (f"--run.dir={made}/{run}", "--run.workers=1", f"--run.device={device}", "--search.seeds=1")

@@ -1,10 +1,10 @@
 """What a step adds to the memory of its process, each kind in a process of its own.
 
-Counted is how far the process's resident memory rises, at its highest within four steps, above what it was once torch and our modules
-were imported, the text was mapped and the plain network was built: so the plain row is its gradients, AdamW's moments and what a step
-keeps for its backward pass; the others have the supernet's weights on top. A step before makes every candidate's moments. The allocator
-gives memory back at once (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_), so that resident is what is in use. On a GPU: torch's
-own count of what is allocated.
+Counted is how far the process's resident memory rises, at its highest within four steps, above what it was once torch
+and our modules were imported, the text was mapped and the plain network was built: so the plain row is its gradients,
+AdamW's moments and what a step keeps for its backward pass; the others have the supernet's weights on top. A step
+before makes every candidate's moments. The allocator gives memory back at once (MALLOC_TRIM_THRESHOLD_,
+MALLOC_MMAP_THRESHOLD_), so that resident is what is in use. On a GPU: torch's own count of what is allocated.
 """
 
 import argparse
@@ -15,13 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from speed_children import answer
 from speed_sizes import Bench, Sizes, build_bench
 from speed_steps import FAIR, MIXTURE, PLAIN, plain_step, search_steps
 
 STEPS = 4
-ALLOCATOR = {"GLIBC_TUNABLES": "", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_ARENA_MAX": "1"}
+ALLOCATOR = {
+    "GLIBC_TUNABLES": "",
+    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_ARENA_MAX": "1",
+}
 # row -> (relaxation, keys of `search`, the step, the step before it)
 KINDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "sampled: weights": ("sampled", {}, "sampled: weights", FAIR),
@@ -31,7 +35,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "gumbel, every candidate: alphas": ("gumbel", {"active": None}, "gumbel: alphas", "gumbel: weights"),
     "softmax: weights": ("softmax", {}, "softmax: weights", "softmax: weights"),
     "softmax: alphas": ("softmax", {}, "softmax: alphas", "softmax: weights"),
-}  # fmt: skip
+}
 
 
 def grown(bench: Bench, kind: str) -> int:

@@ -1,9 +1,11 @@
-"""nni's searches over our candidates, in a process of its own: speed.py --peers FOLDER runs it with FOLDER's interpreter.
+"""nni's searches over our candidates, in a process of its own: speed.py --peers FOLDER runs it with FOLDER's
+interpreter.
 
-The candidates of each LayerChoice are our blocks with their norm and residual, between our embedding and head; optimizer, batches and
-clipping are ours. nni's own loop runs in Lightning's Trainer as its users run it, without logger, progress bar, checkpoints and
-validation: a line on standard input lets it take one more batch of each part, and when it asks for the next one it prints the
-milliseconds of the step between. It computes the alphas' step first, then the weights'.
+The candidates of each LayerChoice are our blocks with their norm and residual, between our embedding and head;
+optimizer, batches and clipping are ours. nni's own loop runs in Lightning's Trainer as its users run it, without
+logger, progress bar, checkpoints and validation: a line on standard input lets it take one more batch of each part, and
+when it asks for the next one it prints the milliseconds of the step between. It computes the alphas' step first, then
+the weights'.
 """
 
 import argparse
@@ -19,10 +21,10 @@ import nni.nas.strategy
 import torch
 from nni.nas.evaluator.pytorch import Lightning, LightningModule, Trainer
 from nni.nas.nn.pytorch import LayerChoice, ModelSpace
+from speed_sizes import Bench, Sizes, build_bench
 from torch import Tensor, nn
 
 from nas.optimizers import build_adamw
-from speed_sizes import Bench, Sizes, build_bench
 from supernet.backbone import Network
 from supernet.blocks import parse_candidates
 from supernet.layers import Context, build_layer
@@ -58,10 +60,17 @@ class Space(ModelSpace):
     def __init__(self, bench: Bench):
         super().__init__()
         candidates = parse_candidates(bench.sizes.blocks, bench.settings)
-        self.network = Network(bench.settings, [
-            Choice(LayerChoice({one.label: Alone(build_layer(one, bench.settings, n)) for one in candidates}, label=f"layer{n}"))
-            for n in range(bench.sizes.layers)
-        ])  # fmt: skip
+        self.network = Network(
+            bench.settings,
+            [
+                Choice(
+                    LayerChoice(
+                        {one.label: Alone(build_layer(one, bench.settings, n)) for one in candidates}, label=f"layer{n}"
+                    )
+                )
+                for n in range(bench.sizes.layers)
+            ],
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens [B, T] -> logits [B, T, V]."""
@@ -89,7 +98,8 @@ class Training(LightningModule):
 
 
 class Batches:
-    """A part's batches without end. With `answers` each waits for its turn, and the time since the one before is told there."""
+    """A part's batches without end. With `answers` each waits for its turn, and the time since the one before is told
+    there."""
 
     def __init__(self, bench: Bench, part: str, answers: TextIO | None = None):
         self.bench, self.part, self.answers = bench, part, answers
@@ -114,14 +124,24 @@ def search(bench: Bench, name: str, answers: TextIO) -> None:
     """Run nni's strategy until standard input ends."""
     strategy = getattr(nni.nas.strategy, name)(gradient_clip_val=1.0)
     trainer = Trainer(
-        max_epochs=1, logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
-        limit_val_batches=0, accelerator="gpu" if bench.machine.device.type == "cuda" else "cpu", devices=1,
-    )  # fmt: skip
+        max_epochs=1,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        limit_val_batches=0,
+        accelerator="gpu" if bench.machine.device.type == "cuda" else "cpu",
+        devices=1,
+    )
     space = strategy.mutate_model(Space(bench))
-    evaluator = strategy.mutate_evaluator(Lightning(
-        Training(bench), trainer, train_dataloaders=Batches(bench, "weights", answers),
-        val_dataloaders=Batches(bench, "alphas"),
-    ))  # fmt: skip
+    evaluator = strategy.mutate_evaluator(
+        Lightning(
+            Training(bench),
+            trainer,
+            train_dataloaders=Batches(bench, "weights", answers),
+            val_dataloaders=Batches(bench, "alphas"),
+        )
+    )
     evaluator.evaluate(space)
 
 

@@ -22,8 +22,15 @@ from supernet.settings import ModelSettings
 
 FAR = 10**6  # steps of a run of which only the first are taken, so that no schedule moves
 STILL = 1e-12  # a learning rate of the alphas at which every layout stays as likely as at first
-SEVEN = ("self_attention", "dense_synthesizer", "random_synthesizer", "factorized_dense_synthesizer",
-         "factorized_random_synthesizer", "feed_forward", "identity")  # fmt: skip
+SEVEN = (
+    "self_attention",
+    "dense_synthesizer",
+    "random_synthesizer",
+    "factorized_dense_synthesizer",
+    "factorized_random_synthesizer",
+    "feed_forward",
+    "identity",
+)
 CANDIDATES = {5: DEFAULT_BLOCKS, 7: SEVEN}
 WARMING = 1  # rounds that are not counted
 STEPS = 3  # of a kind in a round
@@ -46,8 +53,11 @@ class Sizes:
         return self.seq_len * self.batch_size
 
     def __str__(self) -> str:
-        return (f"{self.layers} layers, d {self.d_model}, {self.batch_size} x {self.seq_len} tokens, {len(self.blocks)} candidates, "
-                f"{self.device}")  # fmt: skip
+        return (
+            f"{self.layers} layers, d {self.d_model}, {self.batch_size} x {self.seq_len} tokens, {len(self.blocks)} "
+            "candidates, "
+            f"{self.device}"
+        )
 
     def to_json(self) -> str:
         """For the command line of another process."""
@@ -83,7 +93,9 @@ class Bench:
     def draw(self, part: str, step: int) -> Tensor:
         """A batch of a part, [B, T + 1], drawn as ours are."""
         data, machine = self.config.data, self.machine
-        batch = training_batch(self.corpus, part, data, machine, memory_len=0, seed=0, step=step, stream=part, segment=step)
+        batch = training_batch(
+            self.corpus, part, data, machine, memory_len=0, seed=0, step=step, stream=part, segment=step
+        )
         return torch.from_numpy(batch.tokens)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:
@@ -99,7 +111,9 @@ def build_bench(sizes: Sizes) -> Bench:
     torch.set_num_threads(1)
     config = sizes.configuration()
     corpus = load_corpus(config.data)
-    return Bench(sizes, config, corpus, choose_machine(config.run), config.model.settings(corpus.vocab_size, sizes.seq_len))
+    return Bench(
+        sizes, config, corpus, choose_machine(config.run), config.model.settings(corpus.vocab_size, sizes.seq_len)
+    )
 
 
 def child_environment(**more: str) -> dict[str, str]:
@@ -117,8 +131,8 @@ def timed(call: Callable[[], object], machine: Machine) -> float:
 
 
 def in_turn(turns: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each kind in each round: the mean of STEPS after one that is not counted, which finds the caches, and what
-    memory the process keeps, as another kind left them. Taken in turn, so that a busy moment hits all alike.
+    """Milliseconds of each kind in each round: the mean of STEPS after one that is not counted, which finds the caches,
+    and what memory the process keeps, as another kind left them. Taken in turn, so that a busy moment hits all alike.
     """
     times: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(WARMING + rounds):

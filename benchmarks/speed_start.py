@@ -1,4 +1,5 @@
-"""A search's command up to the end of its first weight step: prints the seconds since it was started, less those of importing torch.
+"""A search's command up to the end of its first weight step: prints the seconds since it was started, less those of
+importing torch.
 
 `python speed_start.py SECONDS ARGUMENTS`: when it was started, by the clock, and what comes after `search.py`.
 """

@@ -1,7 +1,8 @@
 """Every kind of step that speed.py measures, with the floating-point operations that it takes.
 
-One *average step* is one pass over one batch of the `weights` part and one over one of the `alphas` part, drawn, moved and cut alike
-for all; with it go clipping and both optimizers. Ours takes the second pass once in `search.arch_every` steps.
+One *average step* is one pass over one batch of the `weights` part and one over one of the `alphas` part, drawn, moved
+and cut alike for all; with it go clipping and both optimizers. Ours takes the second pass once in `search.arch_every`
+steps.
 """
 
 import itertools
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from speed_sizes import FAR, Bench, timed
 from torch import Tensor, nn
 
 from derive import Architecture, build
@@ -18,7 +20,6 @@ from nas.optimizers import build_adamw
 from nas.search_loop import arch_step, build_state, weight_step
 from nas.train import train_step
 from nas.train_state import TrainState
-from speed_sizes import FAR, Bench, timed
 from supernet.backbone import Network
 from supernet.blocks import parse_candidates
 from supernet.layers import Context, build_layer
@@ -29,17 +30,25 @@ MIXTURE, FAIR = "sampled: weights, warm-up's mixture", "sampled: weights, warm-u
 PEERS = {name: f"nni {name}: weights + alphas" for name in ("DARTS", "GumbelDARTS", "Proxyless")}
 ALL = -1  # every candidate of a layer
 
-# step -> (forward passes' worth of operations, candidates that run in a layer). A backward pass is twice a forward pass, and once
-# where only the alphas' gradient is taken; what a step of the alphas of `sampled` compares runs forward only. Proxyless's backward
-# runs other candidates again, which no such product says.
+# step -> (forward passes' worth of operations, candidates that run in a layer). A backward pass is twice a forward
+# pass, and once where only the alphas' gradient is taken; what a step of the alphas of `sampled` compares runs forward
+# only. Proxyless's backward runs other candidates again, which no such product says.
 PASSES = {
     PLAIN: (3, 0),
-    "sampled: weights": (3, 1), MIXTURE: (3, ALL), FAIR: (3, 1), "sampled: alphas": (SearchConfig().arch_samples, 1),
-    "gumbel: weights": (3, SearchConfig().active), "gumbel: alphas": (2, SearchConfig().active),
-    "gumbel_hard: weights": (3, 1), "gumbel_hard: alphas": (2, ALL),
-    "softmax: weights": (3, ALL), "softmax: alphas": (2, ALL),
-    SOFT: (6, ALL), PEERS["DARTS"]: (6, ALL), PEERS["GumbelDARTS"]: (6, ALL),
-}  # fmt: skip
+    "sampled: weights": (3, 1),
+    MIXTURE: (3, ALL),
+    FAIR: (3, 1),
+    "sampled: alphas": (SearchConfig().arch_samples, 1),
+    "gumbel: weights": (3, SearchConfig().active),
+    "gumbel: alphas": (2, SearchConfig().active),
+    "gumbel_hard: weights": (3, 1),
+    "gumbel_hard: alphas": (2, ALL),
+    "softmax: weights": (3, ALL),
+    "softmax: alphas": (2, ALL),
+    SOFT: (6, ALL),
+    PEERS["DARTS"]: (6, ALL),
+    PEERS["GumbelDARTS"]: (6, ALL),
+}
 
 
 def plain_step(bench: Bench) -> Callable[[], object]:
@@ -55,7 +64,8 @@ def interleaved(bench: Bench) -> Architecture:
 
 
 def search_steps(bench: Bench, relaxation: str, **search: object) -> dict[str, Callable[[], object]]:
-    """Name -> our steps of a relaxation after the warm-up and, for `sampled`, the two kinds within it; all on one supernet."""
+    """Name -> our steps of a relaxation after the warm-up and, for `sampled`, the two kinds within it; all on one
+    supernet."""
     config = bench.sizes.configuration(relaxation=relaxation, warmup_steps=0, **search)
     state = build_state(config, bench.corpus, bench.machine, 0)
     costs = build_costs(config, bench.settings)
@@ -80,7 +90,7 @@ class MixedOp(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """x [B, T, d] -> x."""
-        return sum(weight * op(x, context) for weight, op in zip(self.alphas.softmax(dim=0), self.ops))
+        return sum(weight * op(x, context) for weight, op in zip(self.alphas.softmax(dim=0), self.ops, strict=True))
 
 
 def soft_mixture_step(bench: Bench) -> Callable[[], None]:
@@ -89,7 +99,10 @@ def soft_mixture_step(bench: Bench) -> Callable[[], None]:
     layers = [MixedOp([build_layer(one, bench.settings, n) for one in candidates]) for n in range(bench.sizes.layers)]
     net = Network(bench.settings, layers).to(bench.machine.device)
     alphas = [layer.alphas for layer in layers]
-    optimizers = {"alphas": torch.optim.Adam(alphas, lr=1e-6, betas=(0.5, 0.999)), "weights": build_adamw(net, 1e-6, 0.01)}
+    optimizers = {
+        "alphas": torch.optim.Adam(alphas, lr=1e-6, betas=(0.5, 0.999)),
+        "weights": build_adamw(net, 1e-6, 0.01),
+    }
     chosen = {id(alpha) for alpha in alphas}
     for group in optimizers["weights"].param_groups:
         group["params"] = [parameter for parameter in group["params"] if id(parameter) not in chosen]
@@ -116,10 +129,11 @@ def own_turns(bench: Bench, relaxations: tuple[str, ...]) -> dict[str, Callable[
 
 
 def add_averages(times: dict[str, list[float]], relaxations: tuple[str, ...]) -> None:
-    """Add each round's average step of every relaxation, and that over the whole default search, its warm-up included."""
+    """Add each round's average step of every relaxation, and that over the whole default search, its warm-up
+    included."""
     default = SearchConfig()
     for relaxation in relaxations:
-        pairs = zip(times[f"{relaxation}: weights"], times[f"{relaxation}: alphas"])
+        pairs = zip(times[f"{relaxation}: weights"], times[f"{relaxation}: alphas"], strict=True)
         times[f"{relaxation}: average step"] = [weights + alphas / default.arch_every for weights, alphas in pairs]
     mixture = default.mixture * default.warmup_steps
     shares = {MIXTURE: mixture, FAIR: default.warmup_steps - mixture, AVERAGE: default.steps - default.warmup_steps}
@@ -128,7 +142,8 @@ def add_averages(times: dict[str, list[float]], relaxations: tuple[str, ...]) ->
 
 
 def step_flops(bench: Bench) -> dict[str, list[float]]:
-    """Step -> [operations], as `flops_per_token` counts them; the mean over layouts where they are drawn, each as likely."""
+    """Step -> [operations], as `flops_per_token` counts them; the mean over layouts where they are drawn, each as
+    likely."""
     plain = interleaved(bench)
     layers = plain.layer_flops(bench.sizes.seq_len)
     around = plain.flops_per_token(bench.sizes.seq_len) - layers  # the head
@@ -136,6 +151,8 @@ def step_flops(bench: Bench) -> dict[str, list[float]]:
     found = {}
     for name, (passes, running) in PASSES.items():
         if running:
-            layers = bench.sizes.layers * float(costs.mean()) * (len(costs) if running == ALL else min(running, len(costs)))
+            layers = (
+                bench.sizes.layers * float(costs.mean()) * (len(costs) if running == ALL else min(running, len(costs)))
+            )
         found[name] = [passes * (around + layers) * bench.sizes.tokens]
     return found

@@ -1,7 +1,7 @@
 """How well a trained supernet ranks layouts once each is tuned for a few steps: python benchmarks/tuned_scores.py WORK
 
-WORK is that of ground_truth.py, with searches of a method in it. Every layout of the table starts from the supernet's weights, trains on
-the same text for up to 40 steps and is scored on the `alphas` part on the way.
+WORK is that of ground_truth.py, with searches of a method in it. Every layout of the table starts from the supernet's
+weights, trains on the same text for up to 40 steps and is scored on the `alphas` part on the way.
 """
 
 import argparse
@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 import torch
+from ground_truth import BUDGET, LETTERS, STEPS, configuration, read_truth, standalone_seconds
 from scipy.stats import kendalltau
 
-from ground_truth import BUDGET, LETTERS, STEPS, configuration, read_truth, standalone_seconds
 from nas.batches import training_batch
 from nas.checkpoint import restore
 from nas.data import load_corpus
@@ -52,8 +52,16 @@ def tuned_losses(home: Path, patterns: list[str], rate: float) -> tuple[dict[str
                 found[pattern].append(evaluate(net, corpus, "alphas", config, machine, limit=TOKENS, gates=gates).loss)
                 net.train()
             started = time.process_time()
-            batch = training_batch(corpus, "weights", config.data, machine, memory_len=0, seed=0, step=step, stream="tuning", segment=0)
-            state.descend(part_losses(net, batch, machine, gates, size=None, memory=None), rate, config.search.clip, machine, last=False)
+            batch = training_batch(
+                corpus, "weights", config.data, machine, memory_len=0, seed=0, step=step, stream="tuning", segment=0
+            )
+            state.descend(
+                part_losses(net, batch, machine, gates, size=None, memory=None),
+                rate,
+                config.search.clip,
+                machine,
+                last=False,
+            )
             seconds += time.process_time() - started
     return found, seconds / len(patterns) / (MARKS[-1] + 1)
 
@@ -75,8 +83,14 @@ def main() -> None:
         near.append([correlation(losses, truth, within, mark) for mark in range(len(MARKS))])
         prices.append(price)
     alone = standalone_seconds(configuration()) / STEPS
-    print(f"{options.method}, rate {options.rate:g}, {options.seeds} seeds; a step {statistics.mean(prices) / alone:.2f} of one of a training alone")
-    print(f"steps  tau of {len(truth)} layouts (seeds)    tau of the {len(within)} within the budget    trainings for {SCORED} layouts")
+    print(
+        f"{options.method}, rate {options.rate:g}, {options.seeds} seeds; a step "
+        f"{statistics.mean(prices) / alone:.2f} of one of a training alone"
+    )
+    print(
+        f"steps  tau of {len(truth)} layouts (seeds)    tau of the {len(within)} within the budget    trainings for "
+        f"{SCORED} layouts"
+    )
     for mark, steps in enumerate(MARKS):
         every, some = ([row[mark] for row in rows] for rows in (taus, near))
         told = " ".join(f"{tau:.2f}" for tau in every)
@@ -86,7 +100,9 @@ def main() -> None:
 
 def correlation(losses: dict[str, list[float]], truth: dict, patterns: list[str], mark: int) -> float:
     """Kendall's tau between the truth and the losses at a mark."""
-    return float(kendalltau([losses[pattern][mark] for pattern in patterns], [truth[pattern][1] for pattern in patterns])[0])
+    return float(
+        kendalltau([losses[pattern][mark] for pattern in patterns], [truth[pattern][1] for pattern in patterns])[0]
+    )
 
 
 if __name__ == "__main__":

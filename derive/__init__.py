@@ -1,4 +1,5 @@
-"""Probabilities to architectures: pure functions and one record. Torch is imported only with `build`, numpy with deriving."""
+"""Probabilities to architectures: pure functions and one record. Torch is imported only with `build`, numpy with
+deriving."""
 
 import importlib
 from typing import Any

@@ -77,7 +77,8 @@ class Architecture:
         return surroundings(self.model)[0] + sum(cost for cost, _ in self._layer_costs(self.model.max_len))
 
     def flops_per_token(self, seq_len: int) -> int:
-        """Forward FLOPs a token at segment length `seq_len`, layers and head, 2 a multiply-add, all T + memory_len keys."""
+        """Forward FLOPs a token at segment length `seq_len`, layers and head, 2 a multiply-add, all T + memory_len
+        keys."""
         return surroundings(self.model)[1] + self.layer_flops(seq_len)
 
     def layer_flops(self, seq_len: int) -> int:
@@ -89,7 +90,9 @@ class Architecture:
 
     def relative_flops(self, seq_len: int) -> float:
         """The layers' FLOPs over those of the interleaved baseline (sf)x(N/2) on the same widths."""
-        pair = [candidate_cost(Candidate(block), self.model, seq_len)[1] for block in ("self_attention", "feed_forward")]
+        pair = [
+            candidate_cost(Candidate(block), self.model, seq_len)[1] for block in ("self_attention", "feed_forward")
+        ]
         return self.layer_flops(seq_len) / (len(self.layers) / 2 * sum(pair))
 
     def with_cost(self, seq_len: int, *, relative_latency: float | None = None) -> "Architecture":
@@ -102,7 +105,8 @@ class Architecture:
     def from_pattern(
         cls, pattern: str, model: Mapping[str, Any] | ModelSettings | None = None, name: str | None = None
     ) -> "Architecture":
-        """The blocks of a pattern at their default options; `model` as in a file, with "task" where it is not causal_lm.
+        """The blocks of a pattern at their default options; `model` as in a file, with "task" where it is not
+        causal_lm.
 
         Raises SettingError naming the position in the pattern or the key of the model.
         """
@@ -116,13 +120,18 @@ class Architecture:
 
     @classmethod
     def preset(
-        cls, name: str, model: Mapping[str, Any] | ModelSettings | None = None, layers: int | None = None,
-        *, cut: float | None = None, ratio: float | None = None,
-    ) -> "Architecture":  # fmt: skip
+        cls,
+        name: str,
+        model: Mapping[str, Any] | ModelSettings | None = None,
+        layers: int | None = None,
+        *,
+        cut: float | None = None,
+        ratio: float | None = None,
+    ) -> "Architecture":
         """A published layout, or `interleaved` or `par` on the widths of `model` with `layers` layers.
 
-        Keys of a `model` mapping replace the preset's own. `cut` and `ratio` are for `par`. Raises SettingError for an unknown
-        name, and for `layers` other than a published layout has.
+        Keys of a `model` mapping replace the preset's own. `cut` and `ratio` are for `par`. Raises SettingError for an
+        unknown name, and for `layers` other than a published layout has.
         """
         preset = find_preset(name)
         settings, named = _model_settings(model, base={"task": preset.task, **preset.model})
@@ -137,7 +146,8 @@ class Architecture:
 
     @classmethod
     def load(cls, path: str | Path) -> "Architecture":
-        """The architecture in a file. ArchitectureError (a ValueError) names the file and the JSON path of what is wrong."""
+        """The architecture in a file. ArchitectureError (a ValueError) names the file and the JSON path of what is
+        wrong."""
         try:
             return cls.from_json(read_json(path), name=_file_name(path))
         except ArchitectureError as error:
@@ -156,9 +166,14 @@ class Architecture:
     def to_json(self) -> dict[str, Any]:
         """The file's object; parts that are empty are left out."""
         value = {
-            "format": FORMAT, "version": VERSION, "name": self.name, "task": self.task, "model": self.model.to_mapping(),
-            "layers": [candidate_to_json(layer, self.model) for layer in self.layers], "pattern": self.pattern,
-        }  # fmt: skip
+            "format": FORMAT,
+            "version": VERSION,
+            "name": self.name,
+            "task": self.task,
+            "model": self.model.to_mapping(),
+            "layers": [candidate_to_json(layer, self.model) for layer in self.layers],
+            "pattern": self.pattern,
+        }
         for key in ("evidence", "cost", "retrain", "provenance"):
             if getattr(self, key):
                 value[key] = _plain(getattr(self, key), key)
@@ -214,9 +229,11 @@ def _read(value: dict[str, Any], name: str) -> Architecture:
 def _check_pattern(given: Any, pattern: str) -> None:
     flat = expand(given)
     if flat != pattern:
-        at = next((i for i, (a, b) in enumerate(zip(flat, pattern)) if a != b), None)
+        at = next((i for i in range(min(len(flat), len(pattern))) if flat[i] != pattern[i]), None)
         where = (
-            f"has {len(flat)} layers, not {len(pattern)}" if at is None else f"layer {at} is {flat[at]!r}, not {pattern[at]!r}"
+            f"has {len(flat)} layers, not {len(pattern)}"
+            if at is None
+            else f"layer {at} is {flat[at]!r}, not {pattern[at]!r}"
         )
         raise SettingError("pattern", f"disagrees with layers: {where}; right would be {compress(pattern)!r}")
 
@@ -224,7 +241,8 @@ def _check_pattern(given: Any, pattern: str) -> None:
 def _model_settings(
     model: Mapping[str, Any] | ModelSettings | None, base: Mapping[str, Any] | None = None
 ) -> tuple[ModelSettings, int | None]:
-    """Settings from a mapping like a file's "model", with "task" and "layers" where given, over `base`; and those layers."""
+    """Settings from a mapping like a file's "model", with "task" and "layers" where given, over `base`; and those
+    layers."""
     if isinstance(model, ModelSettings):
         return model, None
     values = {**(base or {}), **({} if model is None else checks.check_object(model, "model"))}

@@ -23,7 +23,8 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class Problem:
-    """Probabilities [N, C], cost of each candidate [C] over the whole interleaved baseline's, budget (None: no bound)."""
+    """Probabilities [N, C], cost of each candidate [C] over the whole interleaved baseline's, budget (None: no
+    bound)."""
 
     probabilities: np.ndarray
     costs: np.ndarray
@@ -59,8 +60,15 @@ class Problem:
 
     def _bound(self, budget: float) -> Constraint:
         layers = (True,) * len(self.probabilities)
-        return Constraint("budget", "derive.budget", f"the layers cost at most {budget:g} of the interleaved baseline", budget,
-                          self.costs, layers, high=budget)  # fmt: skip
+        return Constraint(
+            "budget",
+            "derive.budget",
+            f"the layers cost at most {budget:g} of the interleaved baseline",
+            budget,
+            self.costs,
+            layers,
+            high=budget,
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,8 @@ def solve(problem: Problem) -> Solution:
 
 
 def front(problem: Problem, points: int = 50) -> list[Solution]:
-    """At most `points` layouts, none both cheaper and likelier than another, for budgets spread evenly over the range."""
+    """At most `points` layouts, none both cheaper and likelier than another, for budgets spread evenly over the
+    range."""
     likeliest = solve(problem)
     cheapest = _optimum(problem, -problem.costs[None].repeat(len(problem.probabilities), axis=0), problem.constraints)
     least = problem.solution(cheapest).cost
@@ -104,7 +113,8 @@ def _gain(problem: Problem) -> np.ndarray:
 
 
 def _optimum(problem: Problem, gain: np.ndarray, constraints: list[Constraint]) -> list[int] | None:
-    """The choice of largest summed gain [N, C], or None where the constraints leave none. Checked against them exactly."""
+    """The choice of largest summed gain [N, C], or None where the constraints leave none. Checked against them
+    exactly."""
     tighter = {}
     for _ in range(8):
         choice = _programme(gain, constraints, tighter)
@@ -132,9 +142,12 @@ def _programme(gain: np.ndarray, constraints: list[Constraint], tighter: dict[st
         if len(matrix):
             rows.append(LinearConstraint(sparse.csr_array(matrix * unit), low * unit, high * unit))
     found = milp(
-        -gain.ravel() * SCALE, constraints=rows, integrality=np.ones(gain.size), bounds=Bounds(0, 1),
+        -gain.ravel() * SCALE,
+        constraints=rows,
+        integrality=np.ones(gain.size),
+        bounds=Bounds(0, 1),
         options={"mip_rel_gap": 0.0, "time_limit": TIME_LIMIT},
-    )  # fmt: skip
+    )
     if found.status == 2:
         return None
     if found.status != 0:
@@ -143,7 +156,8 @@ def _programme(gain: np.ndarray, constraints: list[Constraint], tighter: dict[st
 
 
 def _conflict(problem: Problem) -> str:
-    """One line: a smallest set of constraints that no layout meets together, and how far the first would have to give."""
+    """One line: a smallest set of constraints that no layout meets together, and how far the first would have to
+    give."""
     kept = problem.all_constraints()
     for constraint in list(kept):
         fewer = [other for other in kept if other is not constraint]

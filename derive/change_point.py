@@ -1,7 +1,8 @@
-"""Where along the depth attention pays: a region found by least squares, tested by permutation, with a bootstrap interval.
+"""Where along the depth attention pays: a region found by least squares, tested by permutation, with a bootstrap
+interval.
 
-The model of a curve over depth has two levels, one inside a region [start, end) and one outside it. The region may touch the
-first layer (early), the last (late), neither (middle), or leave out a middle piece (ends). N layers, S seeds.
+The model of a curve over depth has two levels, one inside a region [start, end) and one outside it. The region may
+touch the first layer (early), the last (late), neither (middle), or leave out a middle piece (ends). N layers, S seeds.
 """
 
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ def intervals(layers: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def explained(curves: np.ndarray, kind: str) -> np.ndarray:
-    """Sum of squares that each region of a kind explains, [rows of `curves`, regions]; 0 where the step goes the other way."""
+    """Sum of squares that each region of a kind explains, [rows of `curves`, regions]; 0 where the step goes the other
+    way."""
     layers = curves.shape[-1]
     start, end = intervals(layers, kind)
     sums = np.concatenate([np.zeros((len(curves), 1)), np.cumsum(curves, axis=1)], axis=1)
@@ -52,7 +54,8 @@ def explained(curves: np.ndarray, kind: str) -> np.ndarray:
 
 
 def fit(curve: np.ndarray) -> Region | None:
-    """The region, over all kinds, of least Bayesian information criterion; None for fewer than two layers or no step."""
+    """The region, over all kinds, of least Bayesian information criterion; None for fewer than two layers or no
+    step."""
     layers = len(curve)
     best: tuple[float, Region] | None = None
     total = float(((curve - curve.mean()) ** 2).sum())
@@ -71,8 +74,8 @@ def fit(curve: np.ndarray) -> Region | None:
 def chance(curves: np.ndarray, rng: np.random.Generator) -> float:
     """Probability that layers in random order, each seed [S, N] for itself, show a region as clear as the mean curve's.
 
-    The statistic is the smallest of the permutation probabilities of each kind of region and of a trend, itself set against
-    its permutations.
+    The statistic is the smallest of the permutation probabilities of each kind of region and of a trend, itself set
+    against its permutations.
     """
     mean = curves.mean(axis=0)
     shuffled = np.mean([rng.permuted(np.tile(curve, (PERMUTATIONS, 1)), axis=1) for curve in curves], axis=0)
@@ -81,15 +84,18 @@ def chance(curves: np.ndarray, rng: np.random.Generator) -> float:
     for kind in ("early", "late", "middle"):
         if intervals(curves.shape[1], kind)[0].size:
             smallest = np.minimum(smallest, _tail(explained(rows, kind).max(axis=1)))
-    trend = rows @ (np.arange(curves.shape[1]) - (curves.shape[1] - 1) / 2)  # sees blocks that lie early but not side by side
+    # sees blocks that lie early but not side by side
+    trend = rows @ (np.arange(curves.shape[1]) - (curves.shape[1] - 1) / 2)
     smallest = np.minimum(smallest, _tail(np.abs(trend)))
     return float(np.mean(smallest <= smallest[0] + 1e-12))
 
 
 def extend(curves: np.ndarray, region: Region, rng: np.random.Generator) -> Region:
-    """An early or late region, grown over a further step down where the layers [S, N] outside still expect a block or more.
+    """An early or late region, grown over a further step down where the layers [S, N] outside still expect a block or
+    more.
 
-    So a mass that falls 0.4, 0.2, 0.1 has its region end at the last step. The grown part must pass the test of `chance`.
+    So a mass that falls 0.4, 0.2, 0.1 has its region end at the last step. The grown part must pass the test of
+    `chance`.
     """
     mean, layers = curves.mean(axis=0), curves.shape[1]
     if region.kind == "late":
@@ -104,7 +110,9 @@ def extend(curves: np.ndarray, region: Region, rng: np.random.Generator) -> Regi
     return extend(curves, _region(mean, "early", 0, region.end + step.end), rng)
 
 
-def borders_interval(curves: np.ndarray, region: Region, rng: np.random.Generator, *, core: Region) -> dict[str, list[int]]:
+def borders_interval(
+    curves: np.ndarray, region: Region, rng: np.random.Generator, *, core: Region
+) -> dict[str, list[int]]:
     """95 % intervals of start and end, refitted to `curves` [draws, N] with the residuals of the fit drawn anew.
 
     Of a region grown from `core`, the border that moved is refitted to the layers outside of `core`.

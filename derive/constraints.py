@@ -2,14 +2,14 @@
 
 Each rule is a mapping with one or more of these, and `name` if it is to be called otherwise:
 
-    block: feed_forward              a block's name, a candidate's label, `attention` (all attention-like), or a list: a group
-      at_most | at_least | exactly   how many layers may hold it, in `layers: [start, end]` where that is given
-      only_in: [start, end]          it stands nowhere else
-      longest_run: 3                 no more than so many one behind the other
-    cost: flops_per_token            or parameters, or the unit of the run's cost table
-      at_most                        the layers' sum
+    block: feed_forward              a block's name, a candidate's label, `attention` (all attention-like), or a list: a
+    group at_most | at_least | exactly   how many layers may hold it, in `layers: [start, end]` where that is given
+    only_in: [start, end]          it stands nowhere else longest_run: 3                 no more than so many one behind
+    the other cost: flops_per_token            or parameters, or the unit of the run's cost table at_most
+    the layers' sum
 
-A range is two integers, layers counted from 0 with the end left out, or two numbers with a decimal point, fractions of depth.
+A range is two integers, layers counted from 0 with the end left out, or two numbers with a decimal point, fractions of
+depth.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,8 @@ COST_KEYS = ("name", "cost", "at_most")
 class Constraint:
     """Bounds on a weighted count over layers [start, end), or with `run` on the longest row of blocks of weight 1.
 
-    `weights` [C]; `value` is what the user wrote; `sentence` says it in words; `path` is its key, `derive.rules[i].key`.
+    `weights` [C]; `value` is what the user wrote; `sentence` says it in words; `path` is its key,
+    `derive.rules[i].key`.
     """
 
     name: str
@@ -75,12 +76,17 @@ class Constraint:
 
 
 def parse_rules(
-    rules: Any, candidates: list[Candidate], labels: list[str], layers: int, costs: Mapping[str, np.ndarray],
+    rules: Any,
+    candidates: list[Candidate],
+    labels: list[str],
+    layers: int,
+    costs: Mapping[str, np.ndarray],
     path: str = "derive.rules",
-) -> list[Constraint]:  # fmt: skip
+) -> list[Constraint]:
     """Constraints on layouts of `layers` layers; `costs`: unit -> cost of each candidate [C].
 
-    Raises SettingError naming `derive.rules[i].key` for unknown keys and blocks, wrong types and rules that bound nothing.
+    Raises SettingError naming `derive.rules[i].key` for unknown keys and blocks, wrong types and rules that bound
+    nothing.
     """
     if rules is None:
         return []
@@ -155,19 +161,30 @@ def _block_rule(
     if not found:
         raise SettingError(where, "bounds nothing: give at_most, at_least, exactly, only_in or longest_run")
     named = "name" in rule and len(found) > 1
-    return [Constraint(**{**c.__dict__, "name": f"{c.name}, {c.path.rpartition('.')[2]}"}) for c in found] if named else found
+    return (
+        [Constraint(**{**c.__dict__, "name": f"{c.name}, {c.path.rpartition('.')[2]}"}) for c in found]
+        if named
+        else found
+    )
 
 
 def _constraint(
-    rule: dict[str, Any], key: str, where: str, called: str, sentence: str, weights: np.ndarray, layers: tuple[bool, ...],
+    rule: dict[str, Any],
+    key: str,
+    where: str,
+    called: str,
+    sentence: str,
+    weights: np.ndarray,
+    layers: tuple[bool, ...],
     **bounds: Any,
-) -> Constraint:  # fmt: skip
+) -> Constraint:
     name = checks.check_text(rule["name"], f"{where}.name") if "name" in rule else f"{called} {key} {rule[key]}"
     return Constraint(name, f"{where}.{key}", sentence, rule[key], weights, layers, **bounds)
 
 
 def _members(value: Any, candidates: list[Candidate], labels: list[str], path: str) -> tuple[np.ndarray, str]:
-    """Which candidates [C] (1.0 or 0.0) a block's name, a label, `attention` or a list of them means, and their name."""
+    """Which candidates [C] (1.0 or 0.0) a block's name, a label, `attention` or a list of them means, and their
+    name."""
     several = isinstance(value, (list, tuple))
     members = np.zeros(len(candidates))
     for index, word in enumerate(value if several else [value]):
@@ -176,12 +193,13 @@ def _members(value: Any, candidates: list[Candidate], labels: list[str], path: s
         checks.check_text(word, where)
         fits = [
             word in (label, candidate.block) or (word == "attention" and candidate.attention_like)
-            for label, candidate in zip(labels, candidates)
+            for label, candidate in zip(labels, candidates, strict=True)
         ]
         if not any(fits):
             kind = "is no candidate of this search" if word in BLOCKS else f"unknown block {word!r}"
             raise SettingError(
-                where, f"{word!r} {kind}{did_you_mean(word, known)}" if word in BLOCKS else kind + did_you_mean(word, known)
+                where,
+                f"{word!r} {kind}{did_you_mean(word, known)}" if word in BLOCKS else kind + did_you_mean(word, known),
             )
         members[fits] = 1.0
     if not members.any():

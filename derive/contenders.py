@@ -1,4 +1,5 @@
-"""Further layouts worth a short training beside the derived ones: drawn, rule-built and random ones, all within the budget."""
+"""Further layouts worth a short training beside the derived ones: drawn, rule-built and random ones, all within the
+budget."""
 
 import itertools
 from collections.abc import Iterator
@@ -19,28 +20,46 @@ LEAST_SHARE = 0.85  # of the budget that a random layout uses: layouts of about 
 
 
 def derive_contenders(
-    run_folder: str | Path, *, drawn: int, random: int, budget: float | None = None, rules: list[dict[str, Any]] | None = None,
-    seed: int = 0, selection: str = "last",
-) -> dict[str, Architecture]:  # fmt: skip
+    run_folder: str | Path,
+    *,
+    drawn: int,
+    random: int,
+    budget: float | None = None,
+    rules: list[dict[str, Any]] | None = None,
+    seed: int = 0,
+    selection: str = "last",
+) -> dict[str, Architecture]:
     """Different layouts that keep the run's budget and rules, a function of `seed` alone.
 
-    `early-X1`, `early-X2`: one and two blocks of each attention-like candidate X spread over the first half, feed-forward as deep
-    as the budget lets, then identity (the paper's finding, within a budget). `drawn-K`: each layer drawn from the learned
-    probabilities of one seed, the layouts first that the search found best with inherited weights (`layouts.json`). `random-K`: each
-    layer drawn uniformly, at about the budget's cost. Fewer where too few are found.
+    `early-X1`, `early-X2`: one and two blocks of each attention-like candidate X spread over the first half,
+    feed-forward as deep as the budget lets, then identity (the paper's finding, within a budget). `drawn-K`: each layer
+    drawn from the learned probabilities of one seed, the layouts first that the search found best with inherited
+    weights (`layouts.json`). `random-K`: each layer drawn uniformly, at about the budget's cost. Fewer where too few
+    are found.
     """
     run = read_run(run_folder)
     probabilities = run.selected(selection)
     problem = build_problem(run, probabilities, budget, run.section("derive").get("rules") if rules is None else rules)
     generator = np.random.default_rng(seed)
     found: dict[str, list[int]] = {}
-    for name, choice in [*_early(run, problem), *_drawn(run, problem, drawn, generator), *_random(problem, random, generator)]:
+    for name, choice in [
+        *_early(run, problem),
+        *_drawn(run, problem, drawn, generator),
+        *_random(problem, random, generator),
+    ]:
         if choice not in found.values():
             found[name] = choice
     why = "contender"
-    rule = {"rule": why, "value": None, "supported": True, "reason": "Not derived: a layout to hold the derived ones against."}
+    rule = {
+        "rule": why,
+        "value": None,
+        "supported": True,
+        "reason": "Not derived: a layout to hold the derived ones against.",
+    }
     return {
-        name: build_record(run, name, probabilities, selection, [run.candidates[c] for c in choice], [rule], [why] * len(choice))
+        name: build_record(
+            run, name, probabilities, selection, [run.candidates[c] for c in choice], [rule], [why] * len(choice)
+        )
         for name, choice in found.items()
     }
 
@@ -65,7 +84,9 @@ def _early(run: RunEvidence, problem: Problem) -> Iterator[tuple[str, list[int]]
                 yield f"early-{candidate.letter}{count}" + (f"-{len(twins) + 1}" if twins else ""), choice
 
 
-def _drawn(run: RunEvidence, problem: Problem, count: int, generator: np.random.Generator) -> Iterator[tuple[str, list[int]]]:
+def _drawn(
+    run: RunEvidence, problem: Problem, count: int, generator: np.random.Generator
+) -> Iterator[tuple[str, list[int]]]:
     seen: list[list[int]] = []
     for choice in itertools.chain(_scored(run), _blindly(run, generator)):
         if len(seen) == count:

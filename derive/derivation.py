@@ -1,4 +1,5 @@
-"""From a run folder to architectures: the argmax, the PAR rule's layout, and the best under a budget. Writes nothing."""
+"""From a run folder to architectures: the argmax, the PAR rule's layout, and the best under a budget. Writes
+nothing."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,24 +18,32 @@ from supernet.errors import SettingError, UserError
 
 
 def derive_architectures(
-    run_folder: str | Path, cut: float | None = None, ratio: float | None = None, budget: float | None = None,
-    rules: Sequence[dict[str, Any]] | None = None, selection: str = "last",
-) -> dict[str, Architecture]:  # fmt: skip
+    run_folder: str | Path,
+    cut: float | None = None,
+    ratio: float | None = None,
+    budget: float | None = None,
+    rules: Sequence[dict[str, Any]] | None = None,
+    selection: str = "last",
+) -> dict[str, Architecture]:
     """The architectures `argmax`, `par-rule` and `budget` of a run folder, or of the parent of several seeds' folders.
 
-    What is None is taken from the run's `derive` section; a cut or ratio that is null there too is read from the evidence, a
-    budget from `search.budget`. `selection`: "last", or "average" over the last quarter of the recorded probabilities. Raises
-    UserError for files that are wrong and constraints that cannot be met.
+    What is None is taken from the run's `derive` section; a cut or ratio that is null there too is read from the
+    evidence, a budget from `search.budget`. `selection`: "last", or "average" over the last quarter of the recorded
+    probabilities. Raises UserError for files that are wrong and constraints that cannot be met.
     """
     run = read_run(run_folder)
     section = run.section("derive")
-    cut, ratio = (number(section.get(key)) if value is None else value for key, value in (("cut", cut), ("ratio", ratio)))
+    cut, ratio = (
+        number(section.get(key)) if value is None else value for key, value in (("cut", cut), ("ratio", ratio))
+    )
     probabilities = run.selected(selection)
     problem = build_problem(run, probabilities, budget, section.get("rules") if rules is None else rules)
     table = Table(
-        [seed.tail for seed in run.seeds], run.labels, np.array([c.attention_like for c in run.candidates]),
+        [seed.tail for seed in run.seeds],
+        run.labels,
+        np.array([c.attention_like for c in run.candidates]),
         np.array([c.block == "identity" for c in run.candidates]),
-    )  # fmt: skip
+    )
     layout = par_rule_layout(probabilities, run.candidates, run.labels, find_rules(table), cut=cut, ratio=ratio)
     best = solve(problem)
     argmax = [run.candidates[int(row.argmax())] for row in probabilities]
@@ -55,15 +64,18 @@ def pareto_front(
     Each has `cost` (fraction of the interleaved baseline), `log_probability` (nats), `pattern` and `layers` (labels).
     """
     run = read_run(run_folder)
-    problem = build_problem(run, run.selected(selection), None, run.section("derive").get("rules") if rules is None else rules)
+    problem = build_problem(
+        run, run.selected(selection), None, run.section("derive").get("rules") if rules is None else rules
+    )
     return [
         {
-            "cost": solution.cost, "log_probability": solution.log_probability,
+            "cost": solution.cost,
+            "log_probability": solution.log_probability,
             "pattern": "".join(run.candidates[choice].letter for choice in solution.choice),
             "layers": [run.labels[choice] for choice in solution.choice],
         }
         for solution in front(problem.without_budget(), points)
-    ]  # fmt: skip
+    ]
 
 
 def build_problem(
@@ -92,13 +104,16 @@ def _price(run: RunEvidence, block: str) -> float:
     if block in first.costs:
         return first.costs[block]
     if first.unit == "ms":
-        raise UserError(f"{run.name}: probabilities.json: cost.candidates: has no {block!r}, which the baseline is made of")
+        raise UserError(
+            f"{run.name}: probabilities.json: cost.candidates: has no {block!r}, which the baseline is made of"
+        )
     parameters, flops = candidate_cost(Candidate(block), run.settings, _seq_len(run))
     return float(parameters if first.unit == "parameters" else flops)
 
 
 def _closed_form(run: RunEvidence) -> dict[str, np.ndarray]:
-    """Costs [C] in the units that need no measuring; only where a rule weighs them, as users' blocks are built for it."""
+    """Costs [C] in the units that need no measuring; only where a rule weighs them, as users' blocks are built for
+    it."""
     costs = np.array([candidate_cost(c, run.settings, _seq_len(run)) for c in run.candidates], dtype=np.float64)
     return {unit: costs[:, at] for at, unit in enumerate(("parameters", "flops_per_token"))}
 
@@ -106,7 +121,9 @@ def _closed_form(run: RunEvidence) -> dict[str, np.ndarray]:
 def _seq_len(run: RunEvidence) -> int:
     seq_len = run.section("data").get("seq_len", run.settings.max_len)
     if isinstance(seq_len, bool) or not isinstance(seq_len, int) or not 1 <= seq_len <= run.settings.max_len:
-        raise SettingError("data.seq_len", f"expected an integer from 1 to max_len {run.settings.max_len}, got {seq_len!r}")
+        raise SettingError(
+            "data.seq_len", f"expected an integer from 1 to max_len {run.settings.max_len}, got {seq_len!r}"
+        )
     return seq_len
 
 
@@ -116,22 +133,39 @@ def _budget_rules(problem: Problem, best: Solution) -> list[dict[str, Any]]:
         reason = "No budget was given, by derive.budget or search.budget, so the cost is not bounded."
     else:
         reason = f"The layers cost {best.cost:.4f} of the interleaved baseline, at most {problem.budget:g} are allowed."
-    rules = [{"rule": "budget", "value": problem.budget, "used": round(best.cost, 6), "supported": True, "reason": reason}]
+    rules = [
+        {"rule": "budget", "value": problem.budget, "used": round(best.cost, 6), "supported": True, "reason": reason}
+    ]
     for constraint in problem.constraints:
         used = constraint.measure(best.choice)
-        rules.append({"rule": constraint.name, "value": constraint.value, "used": used, "supported": True,
-                      "reason": f"Given in {constraint.path}: {constraint.sentence}."})  # fmt: skip
+        rules.append(
+            {
+                "rule": constraint.name,
+                "value": constraint.value,
+                "used": used,
+                "supported": True,
+                "reason": f"Given in {constraint.path}: {constraint.sentence}.",
+            }
+        )
     return rules
 
 
 def build_record(
-    run: RunEvidence, name: str, probabilities: np.ndarray, selection: str, layers: list[Candidate],
-    rules: list[dict[str, Any]], why: list[str],
-) -> Architecture:  # fmt: skip
+    run: RunEvidence,
+    name: str,
+    probabilities: np.ndarray,
+    selection: str,
+    layers: list[Candidate],
+    rules: list[dict[str, Any]],
+    why: list[str],
+) -> Architecture:
     evidence = {
-        "candidates": run.labels, "probabilities": probabilities.round(6), "rules": rules, "verdict": run.verdict(),
+        "candidates": run.labels,
+        "probabilities": probabilities.round(6),
+        "rules": rules,
+        "verdict": run.verdict(),
         "overruled": overruled(probabilities, run.candidates, run.labels, layers, why),
-    }  # fmt: skip
+    }
     made = Architecture(
         name, run.settings.task, run.settings, tuple(layers), evidence, {}, _recipe(run), _provenance(run, selection)
     )
@@ -150,13 +184,23 @@ def _relative_latency(run: RunEvidence, layers: list[Candidate]) -> float | None
 def _recipe(run: RunEvidence) -> dict[str, Any]:
     """How to retrain, as far as the run's configuration says."""
     data, retrain = run.section("data"), run.section("retrain")
-    recipe = {"steps": retrain.get("steps"), "lr": number(retrain.get("lr")), "batch_size": data.get("batch_size"),
-              "seq_len": data.get("seq_len")}  # fmt: skip
+    recipe = {
+        "steps": retrain.get("steps"),
+        "lr": number(retrain.get("lr")),
+        "batch_size": data.get("batch_size"),
+        "seq_len": data.get("seq_len"),
+    }
     return {key: value for key, value in recipe.items() if value is not None}
 
 
 def _provenance(run: RunEvidence, selection: str) -> dict[str, Any]:
     first = run.seeds[0]
-    provenance = {"run": run.name, "seed": first.seed, "step": first.step, "selection": selection,
-                  "data": {key: run.data[key] for key in ("name", "sha256")}, "versions": first.versions}  # fmt: skip
+    provenance = {
+        "run": run.name,
+        "seed": first.seed,
+        "step": first.step,
+        "selection": selection,
+        "data": {key: run.data[key] for key in ("name", "sha256")},
+        "versions": first.versions,
+    }
     return provenance if len(run.seeds) == 1 else {**provenance, "seeds": [seed.seed for seed in run.seeds]}

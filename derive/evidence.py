@@ -53,7 +53,8 @@ class RunEvidence:
         return self.seeds[0].labels
 
     def selected(self, selection: str) -> np.ndarray:
-        """Probabilities [N, C]: each seed's last entry, or its average over the last quarter, averaged over the seeds."""
+        """Probabilities [N, C]: each seed's last entry, or its average over the last quarter, averaged over the
+        seeds."""
         if selection not in ("last", "average"):
             raise SettingError("derive.selection", f"expected last or average, got {selection!r}")
         tables = [seed.tail[-1] if selection == "last" else seed.tail.mean(axis=0) for seed in self.seeds]
@@ -72,7 +73,8 @@ class RunEvidence:
 
 
 def read_run(folder: str | Path) -> RunEvidence:
-    """The evidence of a run folder, or of a parent with `seed-K/` folders. UserError names the file and key that is wrong."""
+    """The evidence of a run folder, or of a parent with `seed-K/` folders. UserError names the file and key that is
+    wrong."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such run folder")
@@ -82,18 +84,23 @@ def read_run(folder: str | Path) -> RunEvidence:
     for home in homes[1:]:
         if _read_data(home / "data.json").get("sha256") != data.get("sha256"):
             raise UserError(
-                f"{home / 'data.json'}: other data than {homes[0] / 'data.json'}; seeds can be combined only on the same"
+                f"{home / 'data.json'}: other data than {homes[0] / 'data.json'}; seeds can be combined only on "
+                "the same"
             )
     settings = _model_settings(config, data, folder / "config.yaml")
     seeds = [_read_seed(home / "probabilities.json") for home in homes]
     seeds = [
         seeds[0],
-        *(_in_order_of(seeds[0], seed, home / "probabilities.json") for seed, home in zip(seeds[1:], homes[1:])),
+        *(
+            _in_order_of(seeds[0], seed, home / "probabilities.json")
+            for seed, home in zip(seeds[1:], homes[1:], strict=True)
+        ),
     ]
     layers = config.get("model", {}).get("layers")
     if layers is not None and layers != seeds[0].tail.shape[1]:
         raise UserError(
-            f"{folder / 'config.yaml'}: model.layers: is {layers!r}, but there are probabilities of {seeds[0].tail.shape[1]}"
+            f"{folder / 'config.yaml'}: model.layers: is {layers!r}, but there are probabilities of "
+            f"{seeds[0].tail.shape[1]}"
         )
     where = f"{homes[0] / 'probabilities.json'}: candidates"
     candidates = [parse_candidate(label, settings, f"{where}[{index}]") for index, label in enumerate(seeds[0].labels)]
@@ -161,7 +168,9 @@ def _model_settings(config: dict[str, Any], data: dict[str, Any], path: Path) ->
 def _read_seed(path: Path) -> SeedEvidence:
     try:
         value = checks.check_object(read_json(path), "")
-        labels = [checks.check_text(label, f"candidates[{i}]") for i, label in enumerate(_needed_list(value, "candidates"))]
+        labels = [
+            checks.check_text(label, f"candidates[{i}]") for i, label in enumerate(_needed_list(value, "candidates"))
+        ]
         if len(set(labels)) != len(labels) or not labels:
             raise SettingError("candidates", "expected at least one label, none twice")
         steps = [check_int(step, f"steps[{index}]", least=0) for index, step in enumerate(_needed_list(value, "steps"))]
@@ -182,7 +191,9 @@ def _read_scored(path: Path, labels: list[str], layers: int) -> list[list[str]]:
     scored = []
     try:
         for at, entry in enumerate(_needed_list(checks.check_object(read_json(path), ""), "layouts")):
-            layout = checks.check_list(checks.check_object(entry, f"layouts[{at}]").get("layers"), f"layouts[{at}].layers")
+            layout = checks.check_list(
+                checks.check_object(entry, f"layouts[{at}]").get("layers"), f"layouts[{at}].layers"
+            )
             if len(layout) != layers or not all(label in labels for label in layout):
                 raise SettingError(f"layouts[{at}].layers", f"expected {layers} of the candidates' labels")
             loss = checks.check_number(entry.get("loss"), f"layouts[{at}].loss")
@@ -211,7 +222,9 @@ def _read_tail(entries: list[Any], steps: int, candidates: int) -> np.ndarray:
             if abs(sum(row) - 1) > ROW_SUM_TOLERANCE:
                 raise SettingError(where, f"sums to {sum(row):.6g}, not 1")
         if not entry or len(entry) != len(entries[first]):
-            raise SettingError(path, f"has {len(entry)} layers, unlike the {len(entries[first])} of probabilities[{first}]")
+            raise SettingError(
+                path, f"has {len(entry)} layers, unlike the {len(entries[first])} of probabilities[{first}]"
+            )
         tables.append(entry)
     return np.asarray(tables, dtype=np.float64)
 
@@ -255,7 +268,9 @@ def _needed_list(value: Mapping[str, Any], key: str) -> list[Any]:
 def _in_order_of(first: SeedEvidence, other: SeedEvidence, path: Path) -> SeedEvidence:
     """`other` with its candidates in the order of `first`; UserError where the two cannot be combined."""
     if set(other.labels) != set(first.labels) or other.tail.shape[1] != first.tail.shape[1] or other.unit != first.unit:
-        raise UserError(f"{path}: other candidates, layers or cost unit than the first seed's; such seeds cannot be combined")
+        raise UserError(
+            f"{path}: other candidates, layers or cost unit than the first seed's; such seeds cannot be combined"
+        )
     order = [other.labels.index(label) for label in first.labels]
     values = {**other.__dict__, "labels": first.labels, "tail": other.tail[:, :, order]}
     return SeedEvidence(**values)

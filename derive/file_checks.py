@@ -8,7 +8,8 @@ from typing import Any
 from supernet.errors import SettingError, did_you_mean
 from supernet.settings import check_int
 
-# A name becomes a folder: no separators, no control or lone surrogate characters, no leading dot, at most 120 characters.
+# A name becomes a folder: no separators, no control or lone surrogate characters, no leading dot, at most 120
+# characters.
 NAME = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f\ud800-\udfff]{1,120}")
 LARGEST_COUNT = 10**20  # of parameters, FLOPs and the like
 
@@ -42,7 +43,9 @@ def check_text(value: Any, path: str) -> str:
 def check_name(value: Any, path: str) -> str:
     """The value itself when it is text that can be the name of a folder."""
     if not NAME.fullmatch(check_text(value, path)):
-        raise SettingError(path, f"expected 1 to 120 characters without / and \\ and no dot in front, got {value[:130]!r}")
+        raise SettingError(
+            path, f"expected 1 to 120 characters without / and \\ and no dot in front, got {value[:130]!r}"
+        )
     return value
 
 

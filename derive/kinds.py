@@ -1,6 +1,7 @@
 """Which attention-like candidate wins, and whether another one takes over at some depth.
 
-Arrays are [S, N, A]: seeds, layers, attention-like candidates. Both questions are tested against shuffled and random tables.
+Arrays are [S, N, A]: seeds, layers, attention-like candidates. Both questions are tested against shuffled and random
+tables.
 """
 
 import numpy as np
@@ -14,7 +15,8 @@ LEAST_GAIN = 0.1  # summed mass that a second kind must bring
 def pieces(seeds: np.ndarray, rng: np.random.Generator) -> tuple[list[tuple[int, int, int]], float]:
     """(first layer, layer behind the last, kind) of one or two pieces of [S, N, A], and the chance to win by as much.
 
-    One kind for all layers leads by chance either if kinds are exchanged within layers, or (taken five times) in random rows.
+    One kind for all layers leads by chance either if kinds are exchanged within layers, or (taken five times) in random
+    rows.
     """
     layers, curves = seeds.shape[1], seeds.mean(axis=0)
     gain, border, before, behind = _split(curves)
@@ -30,7 +32,8 @@ def pieces(seeds: np.ndarray, rng: np.random.Generator) -> tuple[list[tuple[int,
 
 
 def _split(curves: np.ndarray) -> tuple[float, int, int, int]:
-    """Best border between two kinds over [N, A]: (mass gained over one kind for all, border, kind before, kind behind)."""
+    """Best border between two kinds over [N, A]: (mass gained over one kind for all, border, kind before, kind
+    behind)."""
     sums = np.concatenate([np.zeros((1, curves.shape[1])), np.cumsum(curves, axis=0)])
     before, behind = sums[1:-1], sums[-1] - sums[1:-1]
     if not len(before):

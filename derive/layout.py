@@ -20,9 +20,14 @@ class Layout:
 
 
 def par_rule_layout(
-    probabilities: np.ndarray, candidates: list[Candidate], labels: list[str], findings: Findings,
-    *, cut: float | None = None, ratio: float | None = None,
-) -> Layout:  # fmt: skip
+    probabilities: np.ndarray,
+    candidates: list[Candidate],
+    labels: list[str],
+    findings: Findings,
+    *,
+    cut: float | None = None,
+    ratio: float | None = None,
+) -> Layout:
     """The layout of the rules found, or with `cut` and `ratio` forced, for [N, C] probabilities.
 
     A forced cut's region starts at layer 0. Raises SettingError for a cut outside (0, 1] or a ratio below 1.
@@ -47,25 +52,31 @@ def par_rule_layout(
 def overruled(
     probabilities: np.ndarray, candidates: list[Candidate], labels: list[str], layers: list[Candidate], why: list[str]
 ) -> list[dict[str, Any]]:
-    """Every layer whose block is not the likeliest candidate, with both probabilities (null: not a candidate) and the rule."""
+    """Every layer whose block is not the likeliest candidate, with both probabilities (null: not a candidate) and the
+    rule."""
     entries = []
-    for layer, (row, chosen, rule) in enumerate(zip(probabilities, layers, why)):
+    for layer, (row, chosen, rule) in enumerate(zip(probabilities, layers, why, strict=True)):
         best = int(row.argmax())
         if chosen == candidates[best]:
             continue
         at = candidates.index(chosen) if chosen in candidates else None
-        entries.append({
-            "layer": layer, "preferred": labels[best], "chosen": chosen.label if at is None else labels[at], "rule": rule,
-            "preferred_probability": round(float(row[best]), 6),
-            "chosen_probability": None if at is None else round(float(row[at]), 6),
-        })  # fmt: skip
+        entries.append(
+            {
+                "layer": layer,
+                "preferred": labels[best],
+                "chosen": chosen.label if at is None else labels[at],
+                "rule": rule,
+                "preferred_probability": round(float(row[best]), 6),
+                "chosen_probability": None if at is None else round(float(row[at]), 6),
+            }
+        )
     return entries
 
 
 def rule_names(layout: Layout, probabilities: np.ndarray, candidates: list[Candidate]) -> list[str]:
     """For each layer the rule that sets it against its likeliest candidate: `cut`, `ratio`, `kind` or `rest`."""
     names = []
-    for row, chosen, why in zip(probabilities, layout.layers, layout.why):
+    for row, chosen, why in zip(probabilities, layout.layers, layout.why, strict=True):
         best = candidates[int(row.argmax())]
         if best.attention_like and chosen.attention_like:
             names.append("kind")
@@ -100,9 +111,13 @@ def _forced(rule: dict[str, Any], cut: float | None, ratio: float | None, layers
         low, high = (1.0 if rule["interval"][0] is None else rule["interval"][0]), rule["interval"][1]
         agrees = low <= value and (high is None or value <= high)
     return {
-        **rule, "value": value, "forced": True, "learned": rule["value"], "supported": bool(rule["supported"] and agrees),
+        **rule,
+        "value": value,
+        "forced": True,
+        "learned": rule["value"],
+        "supported": bool(rule["supported"] and agrees),
         "reason": f"Forced to {value:.4g}. The evidence says: {rule['reason']}",
-    }  # fmt: skip
+    }
 
 
 def _kind(layer: int, findings: Findings, candidates: list[Candidate], labels: list[str]) -> Candidate:
@@ -133,6 +148,7 @@ def _rest(
             best = max(fitting, key=lambda index: (mass[index], -index))
             return candidates[best], {**rule, "value": labels[best], "reason": reason.format(labels[best])}
     reason = (
-        "Not supported by the evidence: all candidates are attention-like, so the other layers are feed_forward unsearched."
+        "Not supported by the evidence: all candidates are attention-like, so the other layers are feed_forward "
+        "unsearched."
     )
     return Candidate("feed_forward"), {**rule, "value": "feed_forward", "supported": False, "reason": reason}

@@ -1,7 +1,7 @@
 """Patterns such as `(sfff)x6(f)x8`: letters of blocks, and groups that repeat. Pure text in, pure text out.
 
-Grammar: items one after the other; an item is a block's letter, or `( items )` with `xK` behind it, K a number. Spaces are
-skipped. `x` is also a letter: right behind `)` and before a digit it repeats, everywhere else it is the block.
+Grammar: items one after the other; an item is a block's letter, or `( items )` with `xK` behind it, K a number. Spaces
+are skipped. `x` is also a letter: right behind `)` and before a digit it repeats, everywhere else it is the block.
 """
 
 from supernet.blocks import BLOCKS, letters
@@ -75,8 +75,8 @@ def interleaved(layers: int) -> str:
 def par_positions(layers: int, cut: float, ratio: float) -> list[int]:
     """Where the rule puts its k = round(N / ratio) attention blocks: stride max(1, round(cut N / k)), the first at 0.
 
-    Where the last one would fall behind the last layer, the largest stride that fits is taken. Raises SettingError for a cut
-    outside (0, 1] or a ratio below 1.
+    Where the last one would fall behind the last layer, the largest stride that fits is taken. Raises SettingError for
+    a cut outside (0, 1] or a ratio below 1.
     """
     check_cut(cut)
     check_ratio(ratio)

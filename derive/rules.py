@@ -1,7 +1,8 @@
 """Evidence -> rules, as the PAR paper read them off its searches: how many attention blocks, where, and of which kind.
 
-Pure functions of arrays. N layers, C candidates, S seeds; *mass* of a layer is the summed probability of its attention-like
-candidates. A rule is a dictionary with `rule`, `value`, `interval` (95 %), `supported`, `reason` and the figures behind it.
+Pure functions of arrays. N layers, C candidates, S seeds; *mass* of a layer is the summed probability of its
+attention-like candidates. A rule is a dictionary with `rule`, `value`, `interval` (95 %), `supported`, `reason` and the
+figures behind it.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ UNSUPPORTED = "Not supported by the evidence: "
 
 @dataclass(frozen=True)
 class Table:
-    """Probabilities to read rules from: one array [K_s, N, C] of recorded steps a seed, and which candidates are what."""
+    """Probabilities to read rules from: one array [K_s, N, C] of recorded steps a seed, and which candidates are
+    what."""
 
     samples: list[np.ndarray]
     labels: list[str]
@@ -53,19 +55,20 @@ class Table:
 
 @dataclass(frozen=True)
 class Findings:
-    """What the layout needs of the rules: attention blocks and their layers [start, end), and all rules for the file."""
+    """What the layout needs of the rules: attention blocks and their layers [start, end), and all rules for the
+    file."""
 
     count: int
     start: int
     end: int
     rules: list[dict[str, Any]]
-    kinds: list[
-        tuple[int, int, str]
-    ]  # (first layer, layer behind the last, label), together all layers; empty: none to choose
+    # (first layer, layer behind the last, label), together all layers; empty: none to choose
+    kinds: list[tuple[int, int, str]]
 
 
 def find_rules(table: Table, seed: int = 0) -> Findings:
-    """All rules that the table tells, each with whether the evidence bears it out. The same table gives the same rules."""
+    """All rules that the table tells, each with whether the evidence bears it out. The same table gives the same
+    rules."""
     rng = np.random.default_rng(seed)
     drawn = table.draws(table.attention, seed)
     counted = _count(table, drawn)
@@ -109,7 +112,8 @@ def _per_seed_counts(table: Table) -> np.ndarray:
 
 
 def _differs(mass: np.ndarray, kind: np.ndarray, drawn: np.ndarray) -> tuple[bool, str]:
-    """Whether layers' masses [N] of the candidates in `kind` [C] are other than an untrained search's, and a clause on it.
+    """Whether layers' masses [N] of the candidates in `kind` [C] are other than an untrained search's, and a clause on
+    it.
 
     Either their mean is apart from the prior, or the layers diverge from the prior more than 99 % of random ones.
     """
@@ -139,11 +143,16 @@ def _thirds_rule(table: Table, drawn: np.ndarray, counted: _Count) -> dict[str, 
     supported = counted.supported and table.layers >= 3
     values = [round(float(curve[part].sum()), 4) for part in parts]
     return {
-        "rule": "attention_per_third", "value": values, "interval": [_interval(drawn[:, part].sum(axis=1)) for part in parts],
-        "supported": supported, "layers": [len(part) for part in parts],
-        "reason": f"{_prefix(supported)}Expected attention-like blocks in the first, middle and last third of the depth: "
-        + ", ".join(f"{value:.1f} of {len(part)}" for value, part in zip(values, parts)) + f"; {counted.why}.",
-    }  # fmt: skip
+        "rule": "attention_per_third",
+        "value": values,
+        "interval": [_interval(drawn[:, part].sum(axis=1)) for part in parts],
+        "supported": supported,
+        "layers": [len(part) for part in parts],
+        "reason": f"{_prefix(supported)}Expected attention-like blocks in the first, middle and last third of "
+        "the depth: "
+        + ", ".join(f"{value:.1f} of {len(part)}" for value, part in zip(values, parts, strict=True))
+        + f"; {counted.why}.",
+    }
 
 
 def _cut_rule(
@@ -161,8 +170,16 @@ def _cut_rule(
         reason = f"{_where(region, layers)}: mass {region.inside:.2f} there and {region.outside:.2f} elsewhere."
     else:
         where, start, end, supported, reason = _flat(curves.mean(axis=0), counted, region if clear else None)
-    rule = {"rule": "cut", "value": round(end / layers, 6), "interval": None, "supported": supported, "where": where,
-            "region": [start, end], "chance": round(chance, 4), "reason": reason}  # fmt: skip
+    rule = {
+        "rule": "cut",
+        "value": round(end / layers, 6),
+        "interval": None,
+        "supported": supported,
+        "where": where,
+        "region": [start, end],
+        "chance": round(chance, 4),
+        "reason": reason,
+    }
     if where in ("early", "middle", "late"):
         borders = change_point.borders_interval(drawn, region, rng, core=first)
         rule["interval"] = [round(edge / layers, 6) for edge in borders["end"]]
@@ -189,15 +206,16 @@ def _flat(curve: np.ndarray, counted: _Count, region: Region | None) -> tuple[st
     """Where attention goes when no single region holds it: (where, start, end, supported, reason)."""
     layers = len(curve)
     if round(counted.value) == 0:
-        reason = (
-            f"{_prefix(counted.supported)}attention pays nowhere: its mass is {curve.mean():.2f} on average; {counted.why}."
-        )
+        mass = f"its mass is {curve.mean():.2f} on average"
+        reason = f"{_prefix(counted.supported)}attention pays nowhere: {mass}; {counted.why}."
         return "nowhere", 0, 0, counted.supported, reason
     if region is not None and region.kind == "ends":
         where = f"attention sits at both ends, and less in layers {region.start} to {region.end - 1}"
         return "ends", 0, layers, False, f"{UNSUPPORTED}{where}; one region cannot say that."
     if region is not None and not _divides(region):
-        levels = f"mass {region.inside:.2f} in layers {region.start} to {region.end - 1} and {region.outside:.2f} elsewhere"
+        levels = (
+            f"mass {region.inside:.2f} in layers {region.start} to {region.end - 1} and {region.outside:.2f} elsewhere"
+        )
         reason = f"{_prefix(counted.supported)}attention pays everywhere, if unevenly: {levels}; {counted.why}."
         return "everywhere", 0, layers, counted.supported, reason
     thirds = [part.mean() for part in np.array_split(curve, 3) if part.size]
@@ -211,26 +229,37 @@ def _flat(curve: np.ndarray, counted: _Count, region: Region | None) -> tuple[st
 
 def _ratio_rule(layers: int, counted: _Count, *, nowhere: bool) -> dict[str, Any]:
     low, high = counted.interval
-    decided, summed = "layers whose attention-like mass is over 1/2", "the summed probabilities, as few layers are decided"
+    decided, summed = (
+        "layers whose attention-like mass is over 1/2",
+        "the summed probabilities, as few layers are decided",
+    )
     by = decided if counted.decided else summed
     value = None if nowhere else round(layers / counted.value, 6)
     shown = "no attention block" if nowhere else f"one attention block in {layers / counted.value:.2f} layers"
     return {
-        "rule": "ratio", "value": value, "interval": [_over(layers, high), _over(layers, low)], "supported": counted.supported,
-        "expected": round(counted.summed, 4), "preferred": round(counted.preferred, 4), "count_interval": [low, high],
-        "reason": f"{_prefix(counted.supported)}{shown} ({counted.value:.1f} of {layers}, by "
-        f"{by}); {counted.why}.",
-    }  # fmt: skip
+        "rule": "ratio",
+        "value": value,
+        "interval": [_over(layers, high), _over(layers, low)],
+        "supported": counted.supported,
+        "expected": round(counted.summed, 4),
+        "preferred": round(counted.preferred, 4),
+        "count_interval": [low, high],
+        "reason": f"{_prefix(counted.supported)}{shown} ({counted.value:.1f} of {layers}, by {by}); {counted.why}.",
+    }
 
 
-def _kind_rule(table: Table, counted: _Count, rng: np.random.Generator) -> tuple[dict[str, Any], list[tuple[int, int, str]]]:
+def _kind_rule(
+    table: Table, counted: _Count, rng: np.random.Generator
+) -> tuple[dict[str, Any], list[tuple[int, int, str]]]:
     """The winning attention-like candidate, or two of them one behind the other where the depth tells them apart."""
-    labels = [label for label, chosen in zip(table.labels, table.attention) if chosen]
+    labels = [label for label, chosen in zip(table.labels, table.attention, strict=True) if chosen]
     rule: dict[str, Any] = {"rule": "kind", "value": None, "interval": None, "supported": False}
     if not labels:
         return {**rule, "reason": f"{UNSUPPORTED}no candidate is attention-like."}, []
     seeds = np.stack([sample[:, :, table.attention].mean(axis=0) for sample in table.samples])  # [S, N, A]
-    rule["shares"] = {label: round(float(share), 4) for label, share in zip(labels, seeds.mean(axis=(0, 1)))}
+    rule["shares"] = {
+        label: round(float(share), 4) for label, share in zip(labels, seeds.mean(axis=(0, 1)), strict=True)
+    }
     if len(labels) == 1:
         reason = f"{_prefix(counted.supported)}{labels[0]} is the only attention-like candidate; {counted.why}."
         rule |= {"value": labels[0], "supported": counted.supported, "reason": reason}
@@ -239,9 +268,14 @@ def _kind_rule(table: Table, counted: _Count, rng: np.random.Generator) -> tuple
     rule["supported"] = table.layers > 1 and rule["chance"] <= LARGEST_CHANCE
     named = [{"layers": [start, end], "candidate": labels[kind]} for start, end, kind in found]
     rule["value"] = named if len(named) > 1 else named[0]["candidate"]
-    told = " and ".join(f"{piece['candidate']} in layers {piece['layers'][0]} to {piece['layers'][1] - 1}" for piece in named)
-    rule["reason"] = (f"Of the attention-like candidates {told} has most mass." if rule["supported"] else
-                      f"{UNSUPPORTED}the attention-like candidates cannot be told apart; most mass has {told}.")  # fmt: skip
+    told = " and ".join(
+        f"{piece['candidate']} in layers {piece['layers'][0]} to {piece['layers'][1] - 1}" for piece in named
+    )
+    rule["reason"] = (
+        f"Of the attention-like candidates {told} has most mass."
+        if rule["supported"]
+        else f"{UNSUPPORTED}the attention-like candidates cannot be told apart; most mass has {told}."
+    )
     return rule, [(start, end, labels[kind]) for start, end, kind in found]
 
 
@@ -252,10 +286,16 @@ def _identity_rule(table: Table, drawn: np.ndarray) -> dict[str, Any]:
     mass = table.mass(table.identity).mean(axis=0)
     supported, why = _differs(mass, table.identity, drawn.mean(axis=1))
     idle = int((mass > 0.5).sum())
-    return {**rule, "value": round(float(mass.mean()), 6), "interval": _interval(drawn.mean(axis=1)), "supported": supported,
-            "layers_with_identity": idle, "useful_layers": table.layers - idle,
-            "reason": f"{_prefix(supported)}identity holds a share of {mass.mean():.2f} and wins {idle} of "
-            f"{table.layers} layers{f', so {table.layers - idle} layers would do' if idle else ''}; {why}."}  # fmt: skip
+    return {
+        **rule,
+        "value": round(float(mass.mean()), 6),
+        "interval": _interval(drawn.mean(axis=1)),
+        "supported": supported,
+        "layers_with_identity": idle,
+        "useful_layers": table.layers - idle,
+        "reason": f"{_prefix(supported)}identity holds a share of {mass.mean():.2f} and wins {idle} of "
+        f"{table.layers} layers{f', so {table.layers - idle} layers would do' if idle else ''}; {why}.",
+    }
 
 
 def _prefix(supported: bool) -> str:

@@ -16,14 +16,19 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 
 
 def loads(text: str | bytes, name: str = "text") -> Any:
-    """The value in `text`. UserError, naming `name`, for bad syntax or UTF-8, NaN, Infinity, duplicate keys, too deep nesting."""
+    """The value in `text`. UserError, naming `name`, for bad syntax or UTF-8, NaN, Infinity, duplicate keys, too deep
+    nesting."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
         if text.count("[") + text.count("{") > MOST_PARTS:
             raise UserError(f"{name}: more than {MOST_PARTS:,} lists and objects, so not one of this tool's files")
         value = json.loads(
-            text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant, parse_float=_finite, parse_int=_bounded_int
+            text,
+            object_pairs_hook=_no_duplicates,
+            parse_constant=_no_constant,
+            parse_float=_finite,
+            parse_int=_bounded_int,
         )
         if _SURROGATE.search(text):
             _refuse_surrogates(value, "")
@@ -48,7 +53,11 @@ def _refuse_surrogates(value: Any, path: str) -> None:
         for index, item in enumerate(value):
             _refuse_surrogates(item, f"{path}[{index}]")
     elif isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-        raise _BadValue(f"{path}: holds a lone surrogate, which is no character" if path else "holds a lone surrogate, which is no character")
+        raise _BadValue(
+            f"{path}: holds a lone surrogate, which is no character"
+            if path
+            else "holds a lone surrogate, which is no character"
+        )
 
 
 def read_json(path: str | Path) -> Any:
@@ -86,7 +95,8 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Write bytes to a temporary name beside `path`, flush them to disk and rename: readers see the old file or the new one."""
+    """Write bytes to a temporary name beside `path`, flush them to disk and rename: readers see the old file or the new
+    one."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -150,6 +160,8 @@ def _render(value: Any, indent: str) -> str:
         return flat
     deeper = indent + "  "
     if isinstance(value, dict):
-        items = [f"{deeper}{json.dumps(key, ensure_ascii=False)}: {_render(item, deeper)}" for key, item in value.items()]
+        items = [
+            f"{deeper}{json.dumps(key, ensure_ascii=False)}: {_render(item, deeper)}" for key, item in value.items()
+        ]
         return "{\n" + ",\n".join(items) + f"\n{indent}}}"
     return "[\n" + ",\n".join(deeper + _render(item, deeper) for item in value) + f"\n{indent}]"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -18,7 +18,7 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
 
 
 class _Loader(yaml.SafeLoader):
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
@@ -33,7 +33,8 @@ for _kind in (_Loader, _Dumper):
 
 
 def read_yaml(path: str | Path) -> Any:
-    """The value in a YAML file, None where it holds nothing. UserError, naming file and line, for anything but plain values."""
+    """The value in a YAML file, None where it holds nothing. UserError, naming file and line, for anything but plain
+    values."""
     data = read_bytes(path)
     if len(data) > LARGEST_FILE:
         raise UserError(f"{path}: {len(data):,} bytes; a configuration has at most {LARGEST_FILE:,}")
@@ -70,7 +71,10 @@ def _check_nodes(root: yaml.Node, name: str) -> None:
             seen = set()
             for key, _ in node.value:
                 if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                    raise UserError(f"{name}: key {key.value!r} stands twice in one section, again at line {key.start_mark.line + 1}")
+                    raise UserError(
+                        f"{name}: key {key.value!r} stands twice in one section, again at line "
+                        f"{key.start_mark.line + 1}"
+                    )
                 seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
 
 

@@ -1,4 +1,5 @@
-"""A derived architecture in a training loop of one's own, without `nas`: python examples/retrain_loop.py ARCHITECTURE TEXT"""
+"""A derived architecture in a training loop of one's own, without `nas`: python examples/retrain_loop.py ARCHITECTURE
+TEXT"""
 
 import sys
 from pathlib import Path

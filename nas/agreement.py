@@ -16,17 +16,22 @@ def write_agreement(folder: Path, homes: list[Path]) -> None:
     layers = []
     for layer in range(last.shape[1]):
         votes = np.bincount(winners[:, layer], minlength=len(candidates))
-        layers.append({
-            "layer": layer,
-            "argmax": [candidates[index] for index in winners[:, layer]],
-            "agree": float(votes.max() / len(runs)),
-            "mean": np.round(last[:, layer].mean(axis=0), 6).tolist(),
-            "spread": np.round(last[:, layer].std(axis=0, ddof=1), 6).tolist(),
-        })  # fmt: skip
-    write_json(folder / "agreement.json", {
-        "seeds": [run["seed"] for run in runs],
-        "candidates": candidates,
-        "agree": float(np.mean([row["agree"] for row in layers])),
-        "converged": [run["verdict"]["converged"] for run in runs],
-        "layers": layers,
-    })  # fmt: skip
+        layers.append(
+            {
+                "layer": layer,
+                "argmax": [candidates[index] for index in winners[:, layer]],
+                "agree": float(votes.max() / len(runs)),
+                "mean": np.round(last[:, layer].mean(axis=0), 6).tolist(),
+                "spread": np.round(last[:, layer].std(axis=0, ddof=1), 6).tolist(),
+            }
+        )
+    write_json(
+        folder / "agreement.json",
+        {
+            "seeds": [run["seed"] for run in runs],
+            "candidates": candidates,
+            "agree": float(np.mean([row["agree"] for row in layers])),
+            "converged": [run["verdict"]["converged"] for run in runs],
+            "layers": layers,
+        },
+    )

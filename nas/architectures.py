@@ -48,7 +48,9 @@ def unique_by_name(architectures: list[Architecture]) -> list[Architecture]:
     for arch in architectures:
         other = found.setdefault(arch.name, arch)
         if (other.layers, other.model) != (arch.layers, arch.model):
-            raise UserError(f"two architectures are named {arch.name!r}: {other.pattern} and {arch.pattern}; rename one in its file")
+            raise UserError(
+                f"two architectures are named {arch.name!r}: {other.pattern} and {arch.pattern}; rename one in its file"
+            )
     return list(found.values())
 
 
@@ -56,31 +58,42 @@ def check_fits(arch: Architecture, config: Config, corpus: Corpus) -> None:
     """UserError when an architecture cannot be trained on this text."""
     if arch.model.vocab_size != corpus.vocab_size:
         raise UserError(
-            f"{arch.name}: model.vocab_size is {arch.model.vocab_size}, but the text's vocabulary (data.name {corpus.name}, "
+            f"{arch.name}: model.vocab_size is {arch.model.vocab_size}, but the text's vocabulary (data.name "
+            f"{corpus.name}, "
             f"data.tokens {config.data.tokens}) has {corpus.vocab_size}"
         )
     if config.data.seq_len > arch.model.max_len:
         raise SettingError("data.seq_len", f"{config.data.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
     if (config.latency.seq_len or 0) > arch.model.max_len:
-        raise SettingError("latency.seq_len", f"{config.latency.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}")
+        raise SettingError(
+            "latency.seq_len", f"{config.latency.seq_len} exceeds max_len {arch.model.max_len} of {arch.name}"
+        )
     if arch.task != "causal_lm":
         raise UserError(f"{arch.name}: this version trains causal_lm, not {arch.task}")
     check_span({layer.block for layer in arch.layers}, arch.model, config.data, arch.name)
 
 
 def check_span(blocks: set[str], model: ModelSettings, data: DataConfig, name: str) -> None:
-    """SettingError when a network of these blocks cannot be trained, or evaluated, with the rows and the memory that `data` asks for."""
+    """SettingError when a network of these blocks cannot be trained, or evaluated, with the rows and the memory that
+    `data` asks for."""
     if model.memory_len and not data.contiguous(model.memory_len):
-        raise SettingError("data.order", f"{name} has a memory, and random crops have no text before them; use contiguous")
+        raise SettingError(
+            "data.order", f"{name} has a memory, and random crops have no text before them; use contiguous"
+        )
     if (data.eval_seq_len or 0) > model.max_len:
         raise SettingError("data.eval_seq_len", f"{data.eval_seq_len} exceeds max_len {model.max_len} of {name}")
     if data.eval_clamp_len is not None and model.position != "relative":
-        raise SettingError("data.eval_clamp_len", f"{name} has model.position {model.position}; only relative positions are distances")
+        raise SettingError(
+            "data.eval_clamp_len", f"{name} has model.position {model.position}; only relative positions are distances"
+        )
     if data.eval_memory_len in (None, model.memory_len):
         return
     if not model.memory_len:
         raise SettingError("data.eval_memory_len", f"{name} has model.memory_len 0 and takes no memory")
     sized = sorted(block for block in blocks if block.endswith("synthesizer"))
     if sized:
-        raise SettingError("data.eval_memory_len", f"{name} has or may have {', '.join(sized)}, whose maps are made for model.memory_len "
-                           f"{model.memory_len}; leave it out")  # fmt: skip
+        raise SettingError(
+            "data.eval_memory_len",
+            f"{name} has or may have {', '.join(sized)}, whose maps are made for model.memory_len "
+            f"{model.memory_len}; leave it out",
+        )

@@ -1,4 +1,5 @@
-"""The batches that training and evaluation take from a corpus: functions of (seed, step), so a resumed run needs no loader state.
+"""The batches that training and evaluation take from a corpus: functions of (seed, step), so a resumed run needs no
+loader state.
 
 Shapes: B rows, T tokens of a row; a batch is [B, T + 1]: inputs and, one on, targets.
 """
@@ -17,16 +18,27 @@ from supernet.errors import SettingError
 
 
 class Batch(NamedTuple):
-    """Tokens [B, T + 1] int64, and whether its rows start anew rather than go on where those of the batch before ended."""
+    """Tokens [B, T + 1] int64, and whether its rows start anew rather than go on where those of the batch before
+    ended."""
 
     tokens: np.ndarray
     fresh: bool
 
 
 def training_batch(
-    corpus: Corpus, part: str, data: DataConfig, machine: Machine, *, memory_len: int, seed: int, step: int, stream: str, segment: int
+    corpus: Corpus,
+    part: str,
+    data: DataConfig,
+    machine: Machine,
+    *,
+    memory_len: int,
+    seed: int,
+    step: int,
+    stream: str,
+    segment: int,
 ) -> Batch:
-    """This process's rows of a step: random crops, or segment number `segment` of rows that go on, as `data.order` has it."""
+    """This process's rows of a step: random crops, or segment number `segment` of rows that go on, as `data.order` has
+    it."""
     sizes = {"seq_len": data.seq_len, "batch_size": data.batch_size, "share": (machine.rank, machine.world)}
     if data.contiguous(memory_len):
         return segment_batch(corpus, part, number=segment, **sizes)
@@ -34,12 +46,21 @@ def training_batch(
 
 
 def crop_batch(
-    corpus: Corpus, part: str, *, seq_len: int, batch_size: int, seed: int, step: int, stream: str, share: tuple[int, int] = (0, 1)
+    corpus: Corpus,
+    part: str,
+    *,
+    seq_len: int,
+    batch_size: int,
+    seed: int,
+    step: int,
+    stream: str,
+    share: tuple[int, int] = (0, 1),
 ) -> np.ndarray:
     """Random crops of a part, [batch_size, seq_len + 1] int64.
 
-    The same (seed, stream, step) gives the same crops in any process. With a share (r, K) they are the rows r, r + K, ... of a batch
-    K times as large: K processes read it together. ValueError where the part is shorter than seq_len + 1.
+    The same (seed, stream, step) gives the same crops in any process. With a share (r, K) they are the rows r, r + K,
+    ... of a batch K times as large: K processes read it together. ValueError where the part is shorter than seq_len +
+    1.
     """
     rank, world = share
     tokens = corpus.part(part)
@@ -54,10 +75,12 @@ def crop_batch(
 def segment_batch(
     corpus: Corpus, part: str, *, seq_len: int, batch_size: int, number: int, share: tuple[int, int] = (0, 1)
 ) -> Batch:
-    """Segment `number` of a part laid out as rows of equal length, as papers on language models have it (Zaremba et al. 2014).
+    """Segment `number` of a part laid out as rows of equal length, as papers on language models have it (Zaremba et al.
+    2014).
 
-    Every row is read from its start to its end, then all start anew. The tokens after the last whole segment of a row are left out.
-    With a share (r, K) there are K times the rows, of which these are r, r + K, ... SettingError where a row holds no segment.
+    Every row is read from its start to its end, then all start anew. The tokens after the last whole segment of a row
+    are left out. With a share (r, K) there are K times the rows, of which these are r, r + K, ... SettingError where a
+    row holds no segment.
     """
     rank, world = share
     tokens = corpus.part(part)
@@ -65,8 +88,11 @@ def segment_batch(
     segments = length // seq_len
     if not segments:
         rows = batch_size * world
-        raise SettingError("data.batch_size", f"{rows} rows of {seq_len} tokens that go on need {rows * seq_len + 1:,}, and the part {part} has "
-                           f"{len(tokens):,}; lower it or data.seq_len")  # fmt: skip
+        raise SettingError(
+            "data.batch_size",
+            f"{rows} rows of {seq_len} tokens that go on need {rows * seq_len + 1:,}, and the part {part} has "
+            f"{len(tokens):,}; lower it or data.seq_len",
+        )
     starts = np.arange(rank, batch_size * world, world)[:, None] * length + number % segments * seq_len
     return Batch(tokens[starts + np.arange(seq_len + 1)].astype(np.int64), number % segments == 0)
 
@@ -81,7 +107,8 @@ def check_rows(corpus: Corpus, parts: Iterable[str], data: DataConfig, memory_le
 def evaluation_batches(
     corpus: Corpus, part: str, *, seq_len: int, batch_size: int, limit: int | None = None
 ) -> Iterator[np.ndarray]:
-    """A part in order as blocks, [up to batch_size, seq_len + 1] int64, in which every token but the first is a target once.
+    """A part in order as blocks, [up to batch_size, seq_len + 1] int64, in which every token but the first is a target
+    once.
 
     The last block, where shorter, is a batch of its own, so there is no padding: weigh each batch's mean loss by its
     number of targets. `limit` takes only so many blocks as hold that many targets, spread evenly over the part.
@@ -103,11 +130,12 @@ def evaluation_batches(
 def evaluation_segments(
     corpus: Corpus, part: str, *, seq_len: int, rows: int, memory_len: int, limit: int | None = None
 ) -> Iterator[Batch]:
-    """A part as up to `rows` rows that are read on from segment to segment, for models with memory; every token but the first is a
-    target once.
+    """A part as up to `rows` rows that are read on from segment to segment, for models with memory; every token but the
+    first is a target once.
 
-    Rows are at least eight times as long as a segment and as the memory, so that few targets lack context. `limit`: so many targets,
-    at the start of rows that are spread evenly over the part. What the equal rows leave over at the end is a row of its own.
+    Rows are at least eight times as long as a segment and as the memory, so that few targets lack context. `limit`: so
+    many targets, at the start of rows that are spread evenly over the part. What the equal rows leave over at the end
+    is a row of its own.
     """
     tokens = corpus.part(part)
     targets = len(tokens) - 1

@@ -30,8 +30,8 @@ def save_checkpoint(folder: Path, state: dict[str, Any]) -> None:
 def restore(state: Any, folder: Path) -> None:
     """Give `state.load` the newest checkpoint that is whole, where there is one.
 
-    A torn or foreign file (zip checksums, torch's own safe reader) is passed over with a warning on standard error. UserError
-    when none of those there can be used.
+    A torn or foreign file (zip checksums, torch's own safe reader) is passed over with a warning on standard error.
+    UserError when none of those there can be used.
     """
     found = [path for path in (folder / CURRENT, folder / PREVIOUS) if path.exists()]
     for path in found:
@@ -43,12 +43,16 @@ def restore(state: Any, folder: Path) -> None:
             state.load(saved)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise UserError(f"{path}: not a checkpoint of this run: {reason}; start the run in another folder") from None
+            raise UserError(
+                f"{path}: not a checkpoint of this run: {reason}; start the run in another folder"
+            ) from None
         if path.name == PREVIOUS:
             warn(f"going on from {path}, step {saved['step']}")
         return
     if found:
-        raise UserError(f"{found[0]}: the checkpoint is corrupt, and there is no earlier one; start the run in another folder")
+        raise UserError(
+            f"{found[0]}: the checkpoint is corrupt, and there is no earlier one; start the run in another folder"
+        )
 
 
 def warn(message: str) -> None:
@@ -60,7 +64,10 @@ def _read(path: Path) -> dict[str, Any] | None:
     """The state in a file that is a whole zip, nothing in it packed smaller than it is; None for any other."""
     try:
         with zipfile.ZipFile(path) as archive:
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()) or archive.testzip() is not None:
+            if (
+                any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+                or archive.testzip() is not None
+            ):
                 return None
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except MemoryError:
@@ -71,7 +78,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one object a line, appended as it comes; lines after step `last_step` of a resumed run are cut."""
+    """`metrics.jsonl`: one object a line, appended as it comes; lines after step `last_step` of a resumed run are
+    cut."""
 
     def __init__(self, path: Path, last_step: int):
         self._path = path
@@ -85,7 +93,7 @@ class MetricsLog:
     def _open(self, last_step: int) -> None:
         kept = [line for line in _whole_lines(self._path) if line["step"] <= last_step]
         write_atomic(self._path, "".join(map(dumps_line, kept)).encode("utf-8"))
-        self._file = open(self._path, "a", encoding="utf-8")
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - closed by its owner
 
     def write(self, **values: Any) -> None:
         """Append one line; a value that is not finite becomes null."""

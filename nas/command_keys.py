@@ -8,11 +8,16 @@ from nas.config import Config, DataConfig
 SECTIONS = {field.name: field.type for field in dataclasses.fields(Config)}
 
 # Of these sections these commands take only the keys that they read; in a file, the others are read over.
-_OPENS = {"run": ("device", "precision", "deterministic"), "data": ("name", "path", "tokens", "eval_memory_len", "eval_clamp_len")}
+_OPENS = {
+    "run": ("device", "precision", "deterministic"),
+    "data": ("name", "path", "tokens", "eval_memory_len", "eval_clamp_len"),
+}
 KEYS_READ = {
-    ("evaluate", "run"): _OPENS["run"], ("evaluate", "data"): (*_OPENS["data"], "seq_len", "eval_seq_len", "split"),
-    ("generate", "run"): ("seed", *_OPENS["run"]), ("generate", "data"): _OPENS["data"],
-}  # fmt: skip
+    ("evaluate", "run"): _OPENS["run"],
+    ("evaluate", "data"): (*_OPENS["data"], "seq_len", "eval_seq_len", "split"),
+    ("generate", "run"): ("seed", *_OPENS["run"]),
+    ("generate", "data"): _OPENS["data"],
+}
 
 
 @dataclasses.dataclass

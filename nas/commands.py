@@ -41,7 +41,8 @@ def report_run(folder: Path) -> None:
 
 
 def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
-    """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its vocabulary."""
+    """Print the loss of a `model.safetensors` on a part of the text it was trained on, or of another with its
+    vocabulary."""
     from nas.train import evaluate
 
     trained = _open(path, config, "evaluates")
@@ -62,7 +63,8 @@ def evaluate_checkpoint(path: Path, config: Config, split: str) -> None:
 
 
 def generate_text(path: Path, config: Config, wanted: "GenerateConfig") -> None:
-    """Print a prompt and what a `model.safetensors` goes on with; the text of its training tells what its tokens are."""
+    """Print a prompt and what a `model.safetensors` goes on with; the text of its training tells what its tokens
+    are."""
     import torch
 
     from nas.prompts import Prompt
@@ -78,8 +80,12 @@ def generate_text(path: Path, config: Config, wanted: "GenerateConfig") -> None:
     try:
         with trained.machine.autocast(), span_of(trained.model, config.data):
             tokens = trained.model.generate(
-                torch.from_numpy(prompt.tokens)[None].to(device), wanted.tokens, temperature=wanted.temperature, top_k=wanted.top_k,
-                generator=generator)  # fmt: skip
+                torch.from_numpy(prompt.tokens)[None].to(device),
+                wanted.tokens,
+                temperature=wanted.temperature,
+                top_k=wanted.top_k,
+                generator=generator,
+            )
     except FloatingPointError:
         raise _not_finite(trained, config) from None
     print(_printable(prompt.with_more(tokens[0].cpu().numpy())))
@@ -97,7 +103,9 @@ def _not_finite(trained: "_Trained", config: Config) -> UserError:
 
     finite = all(parameter.isfinite().all() for parameter in trained.model.parameters())
     if finite and trained.machine.dtype != torch.float32:
-        return SettingError("run.precision", f"{config.run.precision}: the logits of {trained.path} are not finite; use fp32")
+        return SettingError(
+            "run.precision", f"{config.run.precision}: the logits of {trained.path} are not finite; use fp32"
+        )
     wrong = "so large that the logits are not finite" if finite else "not finite"
     return UserError(f"{trained.path}: the weights are {wrong}; expected those of a training that went well")
 
@@ -112,7 +120,8 @@ class _Trained(NamedTuple):
 
 
 def _open(path: Path, config: Config, does: str) -> _Trained:
-    """The network of a `model.safetensors` or its folder, with the configuration's text; UserError for what does not fit."""
+    """The network of a `model.safetensors` or its folder, with the configuration's text; UserError for what does not
+    fit."""
     from derive import Architecture, build
     from nas.architectures import check_span
     from nas.machine import choose_machine
@@ -148,7 +157,10 @@ def _corpus_of(path: Path, arch: "Architecture", config: Config) -> "Corpus":
     result = path.with_name("result.json")
     trained_on = read_json(result).get("vocabulary_id") if result.exists() else None
     if trained_on not in (None, corpus.vocabulary_id):
-        raise UserError(f"{path}: the text's vocabulary has the size of the model's, but other tokens; give the data of its training")
+        raise UserError(
+            f"{path}: the text's vocabulary has the size of the model's, but other tokens; give the data of its "
+            "training"
+        )
     return corpus
 
 
@@ -168,19 +180,28 @@ def print_latency(config: Config) -> None:
     settings = config.model.settings(load_corpus(config.data).vocab_size, config.data.seq_len)
     check_latency_memory(config, settings, machine.device)
     table, training = (measure_candidates(config, settings, machine, training=backward) for backward in (False, True))
-    print(f"{table['device']}, {table['mode']}, {table['dtype']}, batch {table['batch']}, {table['lengths']['seq_len']} tokens")
+    print(
+        f"{table['device']}, {table['mode']}, {table['dtype']}, batch {table['batch']}, "
+        f"{table['lengths']['seq_len']} tokens"
+    )
     rows = {label: (row, training["candidates"][label]) for label, row in table["candidates"].items()}
     rows["(embedding, norm, head)"] = table["surroundings"], training["surroundings"]
     width = max(map(len, rows))
     print(f"{'':<{width}}  {'forward':>12}  {'spread':>9}  {'with backward':>13}  {'spread':>9}")
     for label, both in rows.items():
-        print(f"{label:<{width}}  " + "  ".join(f"{row['median_ms']:10.4f} ms  {row['spread_ms']:9.4f}" for row in both))
+        print(
+            f"{label:<{width}}  " + "  ".join(f"{row['median_ms']:10.4f} ms  {row['spread_ms']:9.4f}" for row in both)
+        )
     if folder is not None:
-        write_json(folder / "latency.json", {**table, "training": {key: training[key] for key in ("candidates", "surroundings")}})
+        write_json(
+            folder / "latency.json",
+            {**table, "training": {key: training[key] for key in ("candidates", "surroundings")}},
+        )
 
 
 def _prepare(folder: Path) -> None:
-    """Make the folder that a table goes into; SettingError where it cannot be written or holds a run, which has its own."""
+    """Make the folder that a table goes into; SettingError where it cannot be written or holds a run, which has its
+    own."""
     if (folder / "config.yaml").exists():
         raise SettingError("run.dir", f"{folder} holds a run with a table of its own; give another folder")
     try:

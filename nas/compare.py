@@ -19,12 +19,28 @@ from nas.train import load_weights
 from supernet.errors import RunFailed
 from supernet.inference import for_inference
 
-COLUMNS = ("name", "seed", "pattern", "parameters", "flops_per_token", "latency_ms", "steps", "held_out_loss", "perplexity",
-           "bits_per_character", "relative_flops", "standard_error", "predicted_latency_ms")  # fmt: skip
+COLUMNS = (
+    "name",
+    "seed",
+    "pattern",
+    "parameters",
+    "flops_per_token",
+    "latency_ms",
+    "steps",
+    "held_out_loss",
+    "perplexity",
+    "bits_per_character",
+    "relative_flops",
+    "standard_error",
+    "predicted_latency_ms",
+)
 
 
-def write_comparison(folder: Path, names: list[str], seeds: list[int], config: Config, corpus: Corpus, machine: Machine) -> list[dict]:
-    """Collect `retrain/NAME/seed-K/`, measure each network's latency, write `comparison.json` and `.csv`; returns the rows.
+def write_comparison(
+    folder: Path, names: list[str], seeds: list[int], config: Config, corpus: Corpus, machine: Machine
+) -> list[dict]:
+    """Collect `retrain/NAME/seed-K/`, measure each network's latency, write `comparison.json` and `.csv`; returns the
+    rows.
 
     Beside the measured time stands the one that the times of its layers promise.
     """
@@ -32,7 +48,10 @@ def write_comparison(folder: Path, names: list[str], seeds: list[int], config: C
     for name in names:
         homes = {seed: folder / "retrain" / name / f"seed-{seed}" for seed in seeds}
         first = homes[seeds[0]]
-        times = {"latency_ms": _latency(first, config, machine), "predicted_latency_ms": layers.predict(Architecture.load(first / "architecture.json"))}
+        times = {
+            "latency_ms": _latency(first, config, machine),
+            "predicted_latency_ms": layers.predict(Architecture.load(first / "architecture.json")),
+        }
         rows += [_row(home, seed, times, config, corpus) for seed, home in homes.items()]
     write_json(folder / "comparison.json", rows)
     write_atomic(folder / "comparison.csv", _csv(rows).encode("utf-8"))
@@ -67,7 +86,9 @@ def _row(home: Path, seed: int, times: dict[str, float], config: Config, corpus:
         "standard_error": result["standard_error"],
         "predicted_latency_ms": round(times["predicted_latency_ms"], 6),
     }
-    if corpus.kind in WORDED:  # one figure for every way of cutting words into tokens; a byte's or character's would be none
+    if (
+        corpus.kind in WORDED
+    ):  # one figure for every way of cutting words into tokens; a byte's or character's would be none
         row["word_perplexity"] = None if loss is None else corpus.word_perplexity(loss, "held_out")
     return row
 
@@ -143,17 +164,28 @@ def table(rows: list[dict[str, Any]], choice: Choice) -> str:
         losses = [loss_of(row) for row in group]
         spread = f"{np.std(losses, ddof=1):.4f}" if len(losses) > 1 and all(map(math.isfinite, losses)) else "-"
         first = group[0]
-        lines.append((
-            "*" if name == choice.name else "", name, first["pattern"], f"{first['parameters']:,}",
-            f"{first['relative_flops']:.2f}", f"{first['latency_ms']:.2f}", f"{choice.means[name]:.4f}", spread,
-            f"{math.exp(min(choice.means[name], 700.0)):.3f}" if math.isfinite(choice.means[name]) else "-",
-        ))  # fmt: skip
+        lines.append(
+            (
+                "*" if name == choice.name else "",
+                name,
+                first["pattern"],
+                f"{first['parameters']:,}",
+                f"{first['relative_flops']:.2f}",
+                f"{first['latency_ms']:.2f}",
+                f"{choice.means[name]:.4f}",
+                spread,
+                f"{math.exp(min(choice.means[name], 700.0)):.3f}" if math.isfinite(choice.means[name]) else "-",
+            )
+        )
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def sentence(rows: list[dict[str, Any]], choice: Choice, derived: list[str]) -> str:
-    """Whether the search won, lost or tied against the layouts trained beside it; one seed is enough to lose, not to win."""
+    """Whether the search won, lost or tied against the layouts trained beside it; one seed is enough to lose, not to
+    win."""
     cost = {row["name"]: row["relative_flops"] for row in rows}
     ours = {name: loss for name, loss in choice.means.items() if name in derived}
     others = {name: loss for name, loss in choice.means.items() if name not in derived}

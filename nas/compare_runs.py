@@ -1,4 +1,5 @@
-"""Several runs on one page: probabilities, agreement layer by layer, costs, best layouts, and the settings that differ."""
+"""Several runs on one page: probabilities, agreement layer by layer, costs, best layouts, and the settings that
+differ."""
 
 import math
 from collections.abc import Sequence
@@ -50,25 +51,36 @@ def write_comparison_page(folders: Sequence[str | Path], out: str | Path) -> Pat
             for label in (*palette_of(run).labels, *(one for layout in layouts(run) for one in layout.labels))
         ]
     )
-    entries = [_entry(name, run, palette) for name, run in zip(_names(folders), runs)]
+    entries = [_entry(name, run, palette) for name, run in zip(_names(folders), runs, strict=True)]
     html = render_template(
-        "compare.html.jinja", entries=entries, agreement=agreement(runs), settings=differing_settings(entries),
-        warnings=_warnings(entries), legend=list(palette), depth=max((len(one.winners) for one in entries), default=0),
-    )  # fmt: skip
+        "compare.html.jinja",
+        entries=entries,
+        agreement=agreement(runs),
+        settings=differing_settings(entries),
+        warnings=_warnings(entries),
+        legend=list(palette),
+        depth=max((len(one.winners) for one in entries), default=0),
+    )
     path = Path(out)
     write_atomic(path, html.encode("utf-8"))
     return path
 
 
 def agreement(runs: Sequence[Run]) -> list[float] | None:
-    """For each layer the share of all the runs' searches that agree on its most probable candidate; None where they cannot
-    be compared: fewer than two searches, or other depths."""
+    """For each layer the share of all the runs' searches that agree on its most probable candidate; None where they
+    cannot be compared: fewer than two searches, or other depths.
+    """
     winners = [
-        [run.candidates[place] for place in table.argmax(axis=1)] for run in runs if run.searches for table in run.final()
+        [run.candidates[place] for place in table.argmax(axis=1)]
+        for run in runs
+        if run.searches
+        for table in run.final()
     ]
     if len(winners) < 2 or len({len(one) for one in winners}) > 1:
         return None
-    return [max(column.count(label) for label in column) / len(column) for column in map(list, zip(*winners))]
+    return [
+        max(column.count(label) for label in column) / len(column) for column in map(list, zip(*winners, strict=True))
+    ]
 
 
 def differing_settings(entries: Sequence[Entry]) -> list[tuple[str, list[str]]]:
@@ -87,12 +99,17 @@ def _entry(name: str, run: Run, palette: Palette) -> Entry:
     search = run.searches[0] if run.searches else None
     cost = None if search is None else float(search.expected_cost()[-1]) / search.interleaved_cost()
     return Entry(
-        name=name, run=run, best=best, cards=made, verdicts=convergence(run),
+        name=name,
+        run=run,
+        best=best,
+        cards=made,
+        verdicts=convergence(run),
         winners=[palette[run.candidates[place]] for place in table.argmax(axis=1)] if run.searches else [],
         pictures=[picture_of(run, picture) for picture in PICTURES_SHOWN],
-        best_result=best.result if best else None, baseline=found.get("interleaved"),
+        best_result=best.result if best else None,
+        baseline=found.get("interleaved"),
         expected_cost=None if cost is None or not math.isfinite(cost) else cost,
-    )  # fmt: skip
+    )
 
 
 def _names(folders: Sequence[str | Path]) -> list[str]:
@@ -114,7 +131,9 @@ def _warnings(entries: Sequence[Entry]) -> list[str]:
     steps = {row.get("steps") for entry in entries for row in entry.run.comparison}
     if len(steps) > 1:
         said.append("The architectures were retrained for different numbers of steps.")
-    return said + [f"{entry.name}: nothing has been searched in this run." for entry in entries if not entry.run.searches]
+    return said + [
+        f"{entry.name}: nothing has been searched in this run." for entry in entries if not entry.run.searches
+    ]
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:

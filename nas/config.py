@@ -1,9 +1,10 @@
-"""The one typed configuration behind every command: sections of keys with defaults, checked before anything is written."""
+"""The one typed configuration behind every command: sections of keys with defaults, checked before anything is
+written."""
 
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Optional, Union
+from typing import Any, Literal
 
 from derive.yaml_file import dump_yaml, read_yaml
 from nas.ranges import check_ranges, check_shares
@@ -11,8 +12,8 @@ from supernet.blocks import Candidate, parse_candidates
 from supernet.errors import SettingError, UserError
 from supernet.settings import ModelSettings
 
-# One candidate of each family; a short search tells five apart better than nine (benchmarks/README.md). The others, and users'
-# blocks, are named in `search.blocks`; configs/all_blocks.yaml has all of them.
+# One candidate of each family; a short search tells five apart better than nine (benchmarks/README.md). The others, and
+# users' blocks, are named in `search.blocks`; configs/all_blocks.yaml has all of them.
 DEFAULT_BLOCKS = ("self_attention", "dense_synthesizer", "factorized_random_synthesizer", "feed_forward", "identity")
 
 
@@ -20,7 +21,7 @@ DEFAULT_BLOCKS = ("self_attention", "dense_synthesizer", "factorized_random_synt
 class RunConfig:
     """The process: where results go, on what device and in which precision."""
 
-    dir: Optional[str] = None
+    dir: str | None = None
     """run folder; null: the first free runs/NAME-K below the current folder"""
     seed: int = 0
     """first seed; further ones are seed + 1, seed + 2, ..."""
@@ -31,12 +32,14 @@ class RunConfig:
     compile: bool = False
     """compile each block with torch.compile"""
     recompute: Literal["none", "alphas", "all"] = "alphas"
-    """which steps compute blocks again in their backward pass rather than keep what lies within: those of alphas whose candidates
-    all run, or all steps, which is activation checkpointing; less memory, a third more work"""
+    """which steps compute blocks again in their backward pass rather than keep what lies within: those of alphas whose
+    candidates all run, or all steps, which is activation checkpointing; less memory, a third more work
+    """
     resume: bool = False
     """go on from the run folder's checkpoint"""
     dry_run: bool = False
-    """run and search (or --dry-run): print sizes and run two steps of each kind on a few rows at full width; writes nothing"""
+    """run and search (or --dry-run): print sizes and run two steps of each kind on a few rows at full width; writes
+    nothing"""
     deterministic: bool = False
     """refuse operations whose result depends on timing"""
     workers: int = 0
@@ -56,8 +59,9 @@ class DataConfig:
     """The text and how it is cut."""
 
     name: str = "sotu"
-    """sotu (built in), enwik8, text8, wikitext-103, wikitext-2, text (files of your own), or nanogpt (train.bin, val.bin)"""
-    path: Optional[str] = None
+    """sotu (built in), enwik8, text8, wikitext-103, wikitext-2, text (files of your own), or nanogpt (train.bin,
+    val.bin)"""
+    path: str | None = None
     """the text file or folder of texts, or for a named set its folder (enwik8, text8: or its zip)"""
     tokens: str = "bytes"
     """bytes, chars, words, or a tokenizer file; for nanogpt numbers, or the tokenizer file they were made with"""
@@ -65,15 +69,15 @@ class DataConfig:
     """tokens a row"""
     batch_size: int = 16
     """rows a step; under torchrun of each process"""
-    micro_batch_size: Optional[int] = None
+    micro_batch_size: int | None = None
     """rows of them that run at a time, whose gradients are added: the same step in less memory; null: all"""
     order: Literal["auto", "random", "contiguous"] = "auto"
     """random crops, or rows that go on from step to step; auto: contiguous with model.memory_len, else random"""
-    eval_seq_len: Optional[int] = None
+    eval_seq_len: int | None = None
     """tokens a row when a network is evaluated; null: seq_len"""
-    eval_memory_len: Optional[int] = None
+    eval_memory_len: int | None = None
     """memory of a network when it is evaluated; null: model.memory_len"""
-    eval_clamp_len: Optional[int] = None
+    eval_clamp_len: int | None = None
     """relative positions: distances above this one count as this one when a network is evaluated; null: none do"""
 
     def contiguous(self, memory_len: int) -> bool:
@@ -95,7 +99,7 @@ class ModelConfig:
     """attention heads"""
     d_inner: int = 128
     """hidden width of feed_forward"""
-    max_len: Optional[int] = None
+    max_len: int | None = None
     """longest row; null: data.seq_len"""
     memory_len: int = 0
     """earlier positions that attention sees beside the row"""
@@ -123,14 +127,15 @@ class ModelConfig:
 class SearchConfig:
     """The supernet's training and the learning of the alphas."""
 
-    blocks: list[Union[str, dict[str, Any]]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
+    blocks: list[str | dict[str, Any]] = field(default_factory=lambda: list(DEFAULT_BLOCKS))
     """candidates: labels, or objects in the form of an architecture's layers"""
     steps: int = 1400
     """weight steps in all"""
     warmup_steps: int = 1050
     """first steps, in which the alphas are frozen at equal probabilities"""
     mixture: float = 0.3
-    """sampled: share of the warm-up in which every candidate runs at equal gates; in the rest each runs equally often"""
+    """sampled: share of the warm-up in which every candidate runs at equal gates; in the rest each runs equally
+    often"""
     relaxation: Literal["softmax", "gumbel", "gumbel_hard", "sampled"] = "sampled"
     """how alphas become gates"""
     temperature_start: float = 2.0
@@ -145,7 +150,7 @@ class SearchConfig:
     """learning rate of the alphas (Adam)"""
     arch_every: int = 3
     """weight steps between two steps of the alphas"""
-    active: Optional[int] = 3
+    active: int | None = 3
     """gumbel: candidates that run in a layer, those with the largest gates; null: all of them"""
     arch_samples: int = 4
     """sampled: layouts that one step of the alphas compares on a batch"""
@@ -157,7 +162,7 @@ class SearchConfig:
     """what is held against the budget"""
     cost_weight: float = 1.0
     """weight of the cost term in the alphas' loss"""
-    budget: Optional[float] = 0.65
+    budget: float | None = 0.65
     """target as a fraction of the interleaved baseline's cost; null: cost pulls constantly"""
     seeds: int = 3
     """searches, with seeds run.seed, run.seed + 1, ..."""
@@ -171,13 +176,13 @@ class SearchConfig:
 class DeriveConfig:
     """From probabilities to architectures."""
 
-    rules: Optional[list[dict[str, Any]]] = None
+    rules: list[dict[str, Any]] | None = None
     """constraints on the budget architecture"""
-    cut: Optional[float] = None
+    cut: float | None = None
     """depth fraction that holds the attention blocks; null: read from the evidence"""
-    ratio: Optional[float] = None
+    ratio: float | None = None
     """layers for one attention block; null: read from the evidence"""
-    budget: Optional[float] = None
+    budget: float | None = None
     """null: search.budget"""
     selection: Literal["last", "average"] = "last"
     """the last recorded probabilities, or their average over the last quarter of the record"""
@@ -202,8 +207,9 @@ class RetrainConfig:
     architectures: list[str] = field(default_factory=lambda: ["argmax", "par-rule", "budget"])
     """which of the derived architectures are trained"""
     drawn: int = 3
-    """layouts drawn from the probabilities that enter the successive halving beside rule-built ones, those first that do best with
-    the supernet's weights; 0 with random 0: no halving"""
+    """layouts drawn from the probabilities that enter the successive halving beside rule-built ones, those first that
+    do best with the supernet's weights; 0 with random 0: no halving
+    """
     random: int = 1
     """random layouts of about the budget's cost that enter it"""
     rungs: list[float] = field(default_factory=lambda: [0.3, 0.6])
@@ -224,10 +230,11 @@ class LatencyConfig:
 
     batch_size: int = 1
     """rows"""
-    seq_len: Optional[int] = None
+    seq_len: int | None = None
     """tokens a row; null: data.seq_len"""
     of: Literal["inference", "training"] = "inference"
-    """which time latency.json, and with it search.cost latency, is: forward alone, or forward and backward; networks are compared by the first"""
+    """which time latency.json, and with it search.cost latency, is: forward alone, or forward and backward; networks
+    are compared by the first"""
 
 
 @dataclass
@@ -257,25 +264,40 @@ class Config:
         """Raise SettingError for the first value that is out of range or does not fit the others."""
         check_ranges(self)
         if (self.data.micro_batch_size or 1) > self.data.batch_size:
-            raise SettingError("data.micro_batch_size", f"{self.data.micro_batch_size} exceeds data.batch_size {self.data.batch_size}")
+            raise SettingError(
+                "data.micro_batch_size", f"{self.data.micro_batch_size} exceeds data.batch_size {self.data.batch_size}"
+            )
         if self.model.task != "causal_lm":
             raise SettingError("model.task", f"{self.model.task} cannot be trained by this version; use causal_lm")
         if self.model.max_len is not None and self.data.seq_len > self.model.max_len:
             raise SettingError("data.seq_len", f"{self.data.seq_len} exceeds model.max_len {self.model.max_len}")
         if (self.latency.seq_len or 1) > (self.model.max_len or self.data.seq_len):
-            raise SettingError("latency.seq_len", f"{self.latency.seq_len} exceeds model.max_len {self.model.max_len or self.data.seq_len}")
+            raise SettingError(
+                "latency.seq_len",
+                f"{self.latency.seq_len} exceeds model.max_len {self.model.max_len or self.data.seq_len}",
+            )
         if self.model.memory_len and not self.data.contiguous(self.model.memory_len):
-            raise SettingError("data.order", "random crops have no text before them to remember; use contiguous, or model.memory_len 0")
+            raise SettingError(
+                "data.order", "random crops have no text before them to remember; use contiguous, or model.memory_len 0"
+            )
         check_shares("retrain.rungs", self.retrain.rungs)
-        settings = self.model.settings(vocab_size=max([256, *(cutoff + 1 for cutoff in self.model.cutoffs)]), seq_len=self.data.seq_len)
+        settings = self.model.settings(
+            vocab_size=max([256, *(cutoff + 1 for cutoff in self.model.cutoffs)]), seq_len=self.data.seq_len
+        )
         kinds = sum(candidate.attention_like for candidate in self.candidates(settings))
         if self.search.share_values and (kinds < 2 or self.run.shard):
-            why = "run.shard parts each candidate's weights" if self.run.shard else f"search.blocks has {kinds} of the attention kind"
+            why = (
+                "run.shard parts each candidate's weights"
+                if self.run.shard
+                else f"search.blocks has {kinds} of the attention kind"
+            )
             raise SettingError("search.share_values", f"nothing to share: {why}; use false")
         if self.search.warmup_steps >= self.search.steps:
             raise SettingError(
-                "search.warmup_steps", f"{self.search.warmup_steps} leaves no step for the alphas; use less than search.steps"
-                f" {self.search.steps}")  # fmt: skip
+                "search.warmup_steps",
+                f"{self.search.warmup_steps} leaves no step for the alphas; use less than search.steps"
+                f" {self.search.steps}",
+            )
 
     def candidates(self, settings: ModelSettings) -> list[Candidate]:
         """`search.blocks` as candidates, at least two different ones."""

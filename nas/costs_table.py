@@ -16,7 +16,8 @@ BASELINE = ("self_attention", "feed_forward")  # one layer each of the interleav
 
 @dataclass(frozen=True)
 class CostTable:
-    """Cost a layer of every candidate, in the order of the alphas' columns, and of the interleaved baseline as a whole."""
+    """Cost a layer of every candidate, in the order of the alphas' columns, and of the interleaved baseline as a
+    whole."""
 
     unit: str
     by_label: dict[str, float]  # the candidates, and the baseline's two blocks
@@ -32,7 +33,8 @@ class CostTable:
     def penalty(self, expected: Tensor) -> Tensor:
         """What the alphas' loss is charged, in units of the baseline.
 
-        With a budget one-sided, as PLANER's target: max(0, expected / (budget * baseline) - 1). Without: expected / baseline.
+        With a budget one-sided, as PLANER's target: max(0, expected / (budget * baseline) - 1). Without: expected /
+        baseline.
         """
         if not self.active:
             return expected * 0

@@ -1,5 +1,6 @@
 """A corpus as numbers, in four parts that share no token."""
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +23,11 @@ WORDED = ("words", "pieces")  # kinds of tokens that have a perplexity of words
 class Corpus:
     """A text as one row of token numbers and the range of each part in it.
 
-    `tokens` is memory-mapped, [tokens] uint8, uint16 or int32; `parts` gives [start, end) for `weights` (80 % of the training
-    text), `alphas` (the other 20 %), `held_out` and `test`. `file`, `sha256` and `bytes` are those of the unpacked text,
-    several files joined in order. `kind` is bytes, chars, words, pieces (a tokenizer file's) or numbers (stored tokens of an
-    unknown text); `symbols` the vocabulary of chars and words. Two corpora share `vocabulary_id` exactly when a token number means the same text in both.
+    `tokens` is memory-mapped, [tokens] uint8, uint16 or int32; `parts` gives [start, end) for `weights` (80 % of the
+    training text), `alphas` (the other 20 %), `held_out` and `test`. `file`, `sha256` and `bytes` are those of the
+    unpacked text, several files joined in order. `kind` is bytes, chars, words, pieces (a tokenizer file's) or numbers
+    (stored tokens of an unknown text); `symbols` the vocabulary of chars and words. Two corpora share `vocabulary_id`
+    exactly when a token number means the same text in both.
     """
 
     name: str
@@ -46,7 +48,8 @@ class Corpus:
         return np.asarray(self.tokens)[start:end]
 
     def size(self, part: str) -> PartSize:
-        """Tokens, characters and words of a part; for bytes counted when asked for, taking UTF-8 and ASCII white space."""
+        """Tokens, characters and words of a part; for bytes counted when asked for, taking UTF-8 and ASCII white
+        space."""
         return self.sizes[part] if self.sizes else _size_of_bytes(self.part(part))
 
     def tokens_per_word(self, part: str) -> float:
@@ -59,7 +62,8 @@ class Corpus:
         return math.exp(min(loss * self.tokens_per_word(part), 700.0)) if self.kind in WORDED else None
 
     def bits_per_character(self, loss: float, part: str) -> float | None:
-        """A mean loss in nats a token as bits a character of the part's text; for bytes, as papers have it, bits a byte.
+        """A mean loss in nats a token as bits a character of the part's text; for bytes, as papers have it, bits a
+        byte.
 
         None where the text is not known.
         """
@@ -76,14 +80,17 @@ class Corpus:
             "sha256": self.sha256,
             "bytes": self.bytes,
             "vocab_size": self.vocab_size,
-            "parts": {name: {"tokens": end - start, "range": [start, end]} for name, (start, end) in self.parts.items()},
+            "parts": {
+                name: {"tokens": end - start, "range": [start, end]} for name, (start, end) in self.parts.items()
+            },
         }
 
 
 def load_corpus(data: DataSettings) -> Corpus:
     """Read the data set of the configuration's section `data`; tokens are made once and then found again by content.
 
-    SettingError (a UserError) names the key where files are missing, damaged, not UTF-8, or too small for `data.seq_len`.
+    SettingError (a UserError) names the key where files are missing, damaged, not UTF-8, or too small for
+    `data.seq_len`.
     """
     # what data.tokens asks for is looked at first, since a text may take long to unpack
     if data.name in STORED_SETS:
@@ -105,7 +112,7 @@ def load_corpus(data: DataSettings) -> Corpus:
         vocabulary_id=found.vocabulary_id,
         symbols=found.symbols,
         tokens=found.tokens,
-        parts=dict(zip(PARTS, zip(borders, borders[1:]))),
+        parts=dict(zip(PARTS, itertools.pairwise(borders), strict=True)),
         sizes=found.sizes,
     )
     _check_long_enough(corpus, data.seq_len)
@@ -156,7 +163,8 @@ def _check_long_enough(corpus: Corpus, seq_len: int) -> None:
         fewest = end - start
         raise SettingError(
             "data.path" if corpus.name != "sotu" else "data.seq_len",
-            f"the part {part} of {corpus.file} has {fewest:,} tokens, too few for data.seq_len {seq_len}; use a longer text "
+            f"the part {part} of {corpus.file} has {fewest:,} tokens, too few for data.seq_len {seq_len}; use a "
+            "longer text "
             f"(about {math.ceil((seq_len + 1) / max(fewest, 1)):,} times as long)"
             + (f" or data.seq_len at most {fewest - 1}" if fewest > 1 else ""),
         )

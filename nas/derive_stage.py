@@ -35,4 +35,5 @@ def print_derived(derived: dict[str, Architecture]) -> None:
 
 def _told(verdict: dict[str, Any] | None) -> str:
     found = verdict or {"reasons": ["no verdict is recorded"]}
-    return f"{'converged' if found.get('converged') is True else 'not converged'}: {'; '.join(map(str, found.get('reasons', [])))}"
+    word = "converged" if found.get("converged") is True else "not converged"
+    return f"{word}: {'; '.join(map(str, found.get('reasons', [])))}"

@@ -1,10 +1,11 @@
 """Several processes on one run: `torchrun --nproc-per-node K search.py ...`.
 
-Process 0 runs the command, alone writes and prints, and hands out its jobs (searches and trainings). The others take part in
-each job with rows of their own of every batch; what they would write goes into a folder that is thrown away. Everything random
-depends on (seed, step), so all processes choose the same candidates. Gradients are averaged by torch.distributed's all-reduce, in
-one message a step that holds those of the candidates that ran and no others: DistributedDataParallel either needs all parameters in every
-step or searches the graph for those without a part and sends them all the same (benchmarks/scaling.py measures both).
+Process 0 runs the command, alone writes and prints, and hands out its jobs (searches and trainings). The others take
+part in each job with rows of their own of every batch; what they would write goes into a folder that is thrown away.
+Everything random depends on (seed, step), so all processes choose the same candidates. Gradients are averaged by
+torch.distributed's all-reduce, in one message a step that holds those of the candidates that ran and no others:
+DistributedDataParallel either needs all parameters in every step or searches the graph for those without a part and
+sends them all the same (benchmarks/scaling.py measures both).
 """
 
 import contextlib
@@ -25,7 +26,8 @@ from nas.stop import StopFlag, Stopped
 from supernet.errors import RunFailed, UserError
 
 CPU = torch.device("cpu")
-PATIENCE = datetime.timedelta(days=7)  # of processes that wait while process 0 derives, compares and draws; a dead one is noticed at once
+# of processes that wait while process 0 derives, compares and draws; a dead one is noticed at once
+PATIENCE = datetime.timedelta(days=7)
 
 _waiting: list[dist.ProcessGroup] = []  # the group of the messages between jobs, once there is one
 
@@ -58,20 +60,22 @@ def joined(machine: Machine) -> Machine:
 
 
 def hand_out(function: Callable[..., None], job: tuple[Any, ...]) -> None:
-    """Let the other processes call `function(*job, slot=..., stop=...)` as well, each path in the job an empty folder of its own."""
+    """Let the other processes call `function(*job, slot=..., stop=...)` as well, each path in the job an empty folder
+    of its own."""
     if processes() > 1:
         _send((function, job))
 
 
 def average(machine: Machine, tensors: list[Tensor]) -> None:
-    """Replace each tensor by its mean over the processes, all in one message; all have the first one's dtype and device."""
+    """Replace each tensor by its mean over the processes, all in one message; all have the first one's dtype and
+    device."""
     if machine.world == 1:
         return
     flat = torch.cat([tensor.detach().flatten() for tensor in tensors])
     with _while_connected():
         dist.all_reduce(flat)
     flat /= machine.world
-    for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+    for tensor, mean in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.detach().copy_(mean.view_as(tensor))
 
 
@@ -93,7 +97,9 @@ def require_equal(machine: Machine, values: Tensor, name: str) -> None:
     with _while_connected():
         dist.all_reduce(largest, dist.ReduceOp.MAX)
     if not torch.equal(largest, torch.cat((values.detach(), -values.detach()))):
-        raise RunFailed(f"the processes hold different {name}; the last checkpoint is kept; go on with --run.resume true")
+        raise RunFailed(
+            f"the processes hold different {name}; the last checkpoint is kept; go on with --run.resume true"
+        )
 
 
 def stop_asked(machine: Machine, stop: StopFlag) -> bool:
@@ -134,7 +140,11 @@ def _follow(stop: StopFlag) -> None:
 
 
 def _take_part(function: Callable[..., None], job: tuple[Any, ...], stop: StopFlag) -> None:
-    with tempfile.TemporaryDirectory() as scratch, open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        open(os.devnull, "w") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+    ):
         function(*(Path(scratch) if isinstance(value, Path) else value for value in job), slot=0, stop=stop)
 
 
@@ -165,6 +175,7 @@ def _while_connected() -> Iterator[None]:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise RunFailed(
-            "another process of this job has ended or cannot be reached; the last checkpoint is kept: start the job again with "
+            "another process of this job has ended or cannot be reached; the last checkpoint is kept: start the job "
+            "again with "
             f"--run.resume true, with any number of processes ({reason})"
         ) from None

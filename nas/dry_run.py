@@ -10,7 +10,7 @@ import torch
 from derive import Architecture, build
 from nas.batches import check_rows
 from nas.config import Config
-from nas.costs_table import build_costs
+from nas.costs_table import CostTable, build_costs
 from nas.data import Corpus, load_corpus
 from nas.distributed import processes
 from nas.estimate import count_trainings
@@ -29,13 +29,16 @@ TOKENS = 64  # of a row and of the memory, at most
 STEPS = 2  # of each kind
 STAND_IN = 100_000  # random tokens where the data set is not there
 VOCABULARIES = {  # as published; bytes have 256
-    ("wikitext-103", "words"): 267_735, ("wikitext-2", "words"): 33_278, ("text8", "chars"): 28, ("enwik8", "chars"): 5_459,
-}  # fmt: skip
+    ("wikitext-103", "words"): 267_735,
+    ("wikitext-2", "words"): 33_278,
+    ("text8", "chars"): 28,
+    ("enwik8", "chars"): 5_459,
+}
 
 
 def dry_run(config: Config, whole: bool) -> None:
-    """Print parameters and bytes at full size, then run STEPS steps of the search and of a training on at most ROWS rows of TOKENS
-    tokens, and print what a step took and what the search, or the `whole` run, would take at that speed.
+    """Print parameters and bytes at full size, then run STEPS steps of the search and of a training on at most ROWS
+    rows of TOKENS tokens, and print what a step took and what the search, or the `whole` run, would take at that speed.
 
     SettingError where the configuration does not fit, or its parameters do not fit the memory.
     """
@@ -48,21 +51,34 @@ def dry_run(config: Config, whole: bool) -> None:
     _print_sizes(config, settings, against, machine)
     small = limited(config)
     weights, alphas, training = seconds_of_steps(small, corpus, machine)
-    print(f"{STEPS} steps on {small.data.batch_size} x {small.data.seq_len} tokens at full width: {weights:.2f} s of the weights, {alphas:.2f} s of "
-          f"the alphas, {training:.2f} s of training the interleaved layout")  # fmt: skip
+    print(
+        f"{STEPS} steps on {small.data.batch_size} x {small.data.seq_len} tokens at full width: {weights:.2f} s of "
+        f"the weights, {alphas:.2f} s of "
+        f"the alphas, {training:.2f} s of training the interleaved layout"
+    )
     search = config.search
-    seconds = search.seeds * (search.steps * weights + (search.steps - search.warmup_steps) / search.arch_every * alphas)
+    seconds = search.seeds * (
+        search.steps * weights + (search.steps - search.warmup_steps) / search.arch_every * alphas
+    )
     seconds += count_trainings(config) * config.retrain.steps * training if whole else 0
     share = _tokens_a_step(small) / _tokens_a_step(config)
-    print(f"on this device in one process {'all of it' if whole else 'the search'} would take about {seconds / share / 3600:,.1f} hours, were all tokens as "
-          "dear as these; large batches are cheaper")  # fmt: skip
+    print(
+        f"on this device in one process {'all of it' if whole else 'the search'} would take about "
+        f"{seconds / share / 3600:,.1f} hours, were all tokens as "
+        "dear as these; large batches are cheaper"
+    )
 
 
 def limited(config: Config) -> Config:
     """The configuration with few and short rows; the widths stay."""
-    data = dataclasses.replace(config.data, batch_size=min(config.data.batch_size, ROWS), seq_len=min(config.data.seq_len, TOKENS))
+    data = dataclasses.replace(
+        config.data, batch_size=min(config.data.batch_size, ROWS), seq_len=min(config.data.seq_len, TOKENS)
+    )
     model = dataclasses.replace(
-        config.model, max_len=config.model.max_len or config.data.seq_len, memory_len=min(config.model.memory_len, TOKENS))
+        config.model,
+        max_len=config.model.max_len or config.data.seq_len,
+        memory_len=min(config.model.memory_len, TOKENS),
+    )
     search = dataclasses.replace(config.search, steps=2 * STEPS, warmup_steps=STEPS, arch_every=1)
     return dataclasses.replace(config, data=data, model=model, search=search)
 
@@ -70,15 +86,23 @@ def limited(config: Config) -> Config:
 def seconds_of_steps(config: Config, corpus: Corpus, machine: Machine) -> tuple[float, float, float]:
     """Seconds of a step of the weights and of the alphas, and of a training step of the interleaved layout."""
     settings, seed = config.model.settings(corpus.vocab_size, config.data.seq_len), config.run.seed
-    costs = build_costs(config, settings, measure_candidates(config, settings, machine) if config.search.cost == "latency" else None)
-    state = build_state(config, corpus, machine, seed)
-    for _ in range(STEPS):
-        weight_step(state, config, corpus, machine, seed)  # the warm-up's
-    weights = _seconds(lambda: weight_step(state, config, corpus, machine, seed), machine)
-    alphas = _seconds(lambda: arch_step(state, config, corpus, costs, machine, seed), machine)
-    del state  # two networks at a time might not fit
+    costs = build_costs(
+        config, settings, measure_candidates(config, settings, machine) if config.search.cost == "latency" else None
+    )
+    weights, alphas = _seconds_of_search(config, corpus, costs, machine, seed)  # its supernet is gone before the next
     trained = build_training(Architecture.preset("interleaved", settings, config.model.layers), config, seed, machine)
     return weights, alphas, _seconds(lambda: train_step(trained, config, corpus, machine, seed), machine)
+
+
+def _seconds_of_search(
+    config: Config, corpus: Corpus, costs: CostTable, machine: Machine, seed: int
+) -> tuple[float, float]:
+    """Seconds of a step of the weights, after the warm-up's, and of the alphas."""
+    state = build_state(config, corpus, machine, seed)
+    for _ in range(STEPS):
+        weight_step(state, config, corpus, machine, seed)
+    weights = _seconds(lambda: weight_step(state, config, corpus, machine, seed), machine)
+    return weights, _seconds(lambda: arch_step(state, config, corpus, costs, machine, seed), machine)
 
 
 def _seconds(step: Callable[[], object], machine: Machine) -> float:
@@ -101,14 +125,22 @@ def _print_sizes(config: Config, settings: ModelSettings, against: list[Architec
         rows = [("supernet", sum(parameter.numel() for parameter in net.weight_parameters()))]
         rows += [(arch.name, sum(parameter.numel() for parameter in build(arch).parameters())) for arch in against]
     there = available_memory(machine.device)
-    print(f"vocabulary {settings.vocab_size:,}, {config.model.layers} layers, d {settings.d_model}, "
-          f"{config.data.batch_size} x {config.data.seq_len} tokens a step")  # fmt: skip
+    print(
+        f"vocabulary {settings.vocab_size:,}, {config.model.layers} layers, d {settings.d_model}, "
+        f"{config.data.batch_size} x {config.data.seq_len} tokens a step"
+    )
     for name, parameters in rows:
-        print(f"{name:<20} {parameters:>13,} parameters  {parameters * BYTES_A_PARAMETER / 2**30:8.2f} GiB with gradients and optimizer"
-              f"  {parameters * SAVED_BYTES / 2**30:7.2f} GiB a checkpoint")  # fmt: skip
+        print(
+            f"{name:<20} {parameters:>13,} parameters  {parameters * BYTES_A_PARAMETER / 2**30:8.2f} GiB with "
+            "gradients and optimizer"
+            f"  {parameters * SAVED_BYTES / 2**30:7.2f} GiB a checkpoint"
+        )
     if max(parameters for _, parameters in rows) * BYTES_A_PARAMETER > there:
-        raise SettingError("model.d_model", f"{there / 2**30:,.1f} GiB are free, too few for the parameters alone; lower model.d_model, "
-                           "model.d_inner or model.layers")  # fmt: skip
+        raise SettingError(
+            "model.d_model",
+            f"{there / 2**30:,.1f} GiB are free, too few for the parameters alone; lower model.d_model, "
+            "model.d_inner or model.layers",
+        )
 
 
 def _corpus(config: Config) -> Corpus:

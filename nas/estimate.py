@@ -37,7 +37,9 @@ def count_trainings(config: Config) -> float:
     full = (len(retrain.architectures) + len(retrain.against)) * retrain.seeds
     if not (retrain.drawn or retrain.random):
         return full
-    kinds = sum(candidate.attention_like for candidate in config.candidates(config.model.settings(256, config.data.seq_len)))
+    kinds = sum(
+        candidate.attention_like for candidate in config.candidates(config.model.settings(256, config.data.seq_len))
+    )
     left, done, halving = 2 * kinds + retrain.drawn + retrain.random, 0.0, 0.0
     for share in retrain.rungs:
         halving += left * (share - done)

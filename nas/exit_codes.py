@@ -34,8 +34,9 @@ def exit_codes() -> Iterator[None]:
 def without_teardown() -> Iterator[None]:
     """End the process after `with`, with the exit code of a SystemExit raised in it, and spare Python its teardown.
 
-    For processes of a group: DTensor's caches, and the group of the messages, keep gloo's threads alive beyond destroy_process_group; one that
-    drops its last tensor while the interpreter is torn down aborts the process, once in some forty ends (pytorch/pytorch#179291).
+    For processes of a group: DTensor's caches, and the group of the messages, keep gloo's threads alive beyond
+    destroy_process_group; one that drops its last tensor while the interpreter is torn down aborts the process, once in
+    some forty ends (pytorch/pytorch#179291).
     """
     code: object = None
     try:
@@ -53,7 +54,9 @@ def without_teardown() -> Iterator[None]:
 def one_line(message: str) -> str:
     """The message without line ends; what a terminal would act on, as a file's names may hold, is written out."""
     line = " ".join(message.split())
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in line)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in line
+    )
 
 
 def _flush() -> None:

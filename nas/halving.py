@@ -1,4 +1,5 @@
-"""Successive halving: many layouts train a little, the better ones a little more, one to the end (Jamieson and Talwalkar 2016)."""
+"""Successive halving: many layouts train a little, the better ones a little more, one to the end (Jamieson and
+Talwalkar 2016)."""
 
 import shutil
 from pathlib import Path
@@ -20,18 +21,27 @@ STAGE = "halving.json"
 def halving_stage(config: Config, folder: Path, known: list[Architecture], stop: StopFlag) -> list[Architecture]:
     """The contenders that are left after the rungs, as architectures to train to the end; written to `architectures/`.
 
-    Every rung trains what is left up to its share of `retrain.steps`, with the first seed, and ranks it by the loss on the
-    `alphas` part: no training reads it, and nothing is reported on it. Layouts among `known` do not enter. `halving.json`
-    keeps all rungs; a stopped run goes on from it and from the trainings' checkpoints.
+    Every rung trains what is left up to its share of `retrain.steps`, with the first seed, and ranks it by the loss on
+    the `alphas` part: no training reads it, and nothing is reported on it. Layouts among `known` do not enter.
+    `halving.json` keeps all rungs; a stopped run goes on from it and from the trainings' checkpoints.
     """
     path = folder / STAGE
     if not path.exists():
         layouts = {arch.layers for arch in known}
         choices = config.derive
-        entered = derive_contenders(
-            folder, drawn=config.retrain.drawn, random=config.retrain.random, budget=choices.budget, rules=choices.rules,
-            seed=config.run.seed, selection=choices.selection,
-        ).values() if config.retrain.drawn or config.retrain.random else ()  # fmt: skip
+        entered = (
+            derive_contenders(
+                folder,
+                drawn=config.retrain.drawn,
+                random=config.retrain.random,
+                budget=choices.budget,
+                rules=choices.rules,
+                seed=config.run.seed,
+                selection=choices.selection,
+            ).values()
+            if config.retrain.drawn or config.retrain.random
+            else ()
+        )
         left = [arch for arch in entered if arch.layers not in layouts]
         rungs: list[dict[str, Any]] = []
         for share in config.retrain.rungs if left else ():
@@ -52,12 +62,21 @@ def read_halving(path: Path) -> tuple[list[str], set[str]]:
     """The names that are left and those that were dropped; UserError where one of them could not be a folder's."""
     try:
         done = checks.check_object(read_json(path), "")
-        left = [checks.check_name(name, f"left[{at}]") for at, name in enumerate(checks.check_list(done.get("left"), "left"))]
+        left = [
+            checks.check_name(name, f"left[{at}]")
+            for at, name in enumerate(checks.check_list(done.get("left"), "left"))
+        ]
         entered = set()
         for at, rung in enumerate(checks.check_list(done.get("rungs"), "rungs")):
             where = f"rungs[{at}].rows"
-            for number, row in enumerate(checks.check_list(checks.check_object(rung, f"rungs[{at}]").get("rows"), where)):
-                entered.add(checks.check_name(checks.check_object(row, f"{where}[{number}]").get("name"), f"{where}[{number}].name"))
+            for number, row in enumerate(
+                checks.check_list(checks.check_object(rung, f"rungs[{at}]").get("rows"), where)
+            ):
+                entered.add(
+                    checks.check_name(
+                        checks.check_object(row, f"{where}[{number}]").get("name"), f"{where}[{number}].name"
+                    )
+                )
     except SettingError as error:
         raise UserError(f"{path}: {error}") from None
     return left, entered - set(left)
@@ -74,10 +93,15 @@ def _rung(config: Config, folder: Path, architectures: list[Architecture], step:
     ranked = sorted(architectures, key=lambda arch: (losses[arch.name] is None, losses[arch.name] or 0.0, arch.name))
     kept = {arch.name for arch in ranked[: max(1, len(ranked) // KEEP)]}
     rows = [
-        {"name": arch.name, "pattern": arch.pattern, "relative_flops": arch.cost["relative_to_interleaved"]["flops"],
-         "loss": losses[arch.name], "kept": arch.name in kept}
+        {
+            "name": arch.name,
+            "pattern": arch.pattern,
+            "relative_flops": arch.cost["relative_to_interleaved"]["flops"],
+            "loss": losses[arch.name],
+            "kept": arch.name in kept,
+        }
         for arch in ranked
-    ]  # fmt: skip
+    ]
     return {"step": step, "rows": rows}
 
 

@@ -1,4 +1,5 @@
-"""What worker processes do. Apart from the pipeline, so that a worker starts without the libraries of pictures and pages."""
+"""What worker processes do. Apart from the pipeline, so that a worker starts without the libraries of pictures and
+pages."""
 
 from pathlib import Path
 
@@ -33,7 +34,9 @@ def search_job(config: Config, home: Path, seed: int, later: str = "", *, slot: 
         write_report(home)
 
 
-def rung_job(config: Config, arch: Architecture, home: Path, seed: int, step: int, *, slot: int, stop: StopFlag) -> None:
+def rung_job(
+    config: Config, arch: Architecture, home: Path, seed: int, step: int, *, slot: int, stop: StopFlag
+) -> None:
     """The first `step` steps of one training, in this process."""
     train_to_rung(arch, config, home, seed, step, machine=joined(choose_machine(config.run)), slot=slot, stop=stop)
 

@@ -1,6 +1,7 @@
 """Measured time of every candidate layer on this device, of what stands around the layers, and of whole networks.
 
-The time of a network is close to the sum of its layers' and its surroundings', which is what makes a table of layers worth having.
+The time of a network is close to the sum of its layers' and its surroundings', which is what makes a table of layers
+worth having.
 """
 
 import dataclasses
@@ -25,22 +26,28 @@ from supernet.layers import Context, IdentityLayer, build_layer
 from supernet.settings import ModelSettings
 
 SECONDS = 0.05  # measured a candidate and mode
-COPIES = 4  # of a layer in a row, each with weights of its own: one alone would find them in the processor's nearest cache
+COPIES = (
+    4  # of a layer in a row, each with weights of its own: one alone would find them in the processor's nearest cache
+)
 THREADS = 1  # on a CPU: several threads wait for each other whenever anything else runs, and the figure means nothing
 Row = dict[str, float]
 
 
-def measure_candidates(config: Config, settings: ModelSettings, machine: Machine, *, training: bool | None = None) -> dict[str, Any]:
+def measure_candidates(
+    config: Config, settings: ModelSettings, machine: Machine, *, training: bool | None = None
+) -> dict[str, Any]:
     """`latency.json`: median and spread (interquartile range) of each candidate with its norm and residual, in ms.
 
-    Of what `latency.of` or `training` names: forward without gradient, of layers as `for_inference` makes them (batch 1 by default, the
-    setting of PAR's tables), or forward and backward. `surroundings` is a network of `model.layers` identities: embedding, memory,
-    final norm and head.
+    Of what `latency.of` or `training` names: forward without gradient, of layers as `for_inference` makes them (batch 1
+    by default, the setting of PAR's tables), or forward and backward. `surroundings` is a network of `model.layers`
+    identities: embedding, memory, final norm and head.
     """
     backward = config.latency.of == "training" if training is None else training
     shape, compiled = shape_of(config), config.run.compile
     labels = [candidate.label for candidate in config.candidates(settings)]
-    surroundings = measure_network(without_layers(settings, config.model.layers, machine), shape, machine, backward=backward)
+    surroundings = measure_network(
+        without_layers(settings, config.model.layers, machine), shape, machine, backward=backward
+    )
     rows = {}
     for label in dict.fromkeys([*labels, *BASELINE]):
         layers = layer_stack(label, settings, machine, compiled=compiled, trains=backward)
@@ -67,7 +74,9 @@ def without_layers(settings: ModelSettings, depth: int, machine: Machine) -> Net
     return Network(settings, [IdentityLayer() for _ in range(depth)]).to(machine.device)
 
 
-def layer_stack(label: str, settings: ModelSettings, machine: Machine, *, compiled: bool = False, trains: bool = False) -> nn.ModuleList:
+def layer_stack(
+    label: str, settings: ModelSettings, machine: Machine, *, compiled: bool = False, trains: bool = False
+) -> nn.ModuleList:
     """COPIES layers of a candidate, unless it trains as `for_inference` makes them: none where they are identities."""
     small = bare(settings)
     model = Network(small, [build_layer(parse_candidate(label, settings), small, number) for number in range(COPIES)])
@@ -82,7 +91,9 @@ def bare(settings: ModelSettings) -> ModelSettings:
     return dataclasses.replace(settings, vocab_size=2, cutoffs=())
 
 
-def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
+def measure_layers(
+    layers: nn.ModuleList, settings: ModelSettings, shape: tuple[int, int], machine: Machine, *, backward: bool = False
+) -> Row:
     """A row for one of COPIES layers that run one after the other on [B, T, d] activations, with their memory full."""
     x = torch.randn(*shape, settings.d_model, device=machine.device, requires_grad=backward)
     memories = [full_memory(settings, shape[0], machine) for _ in layers]
@@ -90,17 +101,25 @@ def measure_layers(layers: nn.ModuleList, settings: ModelSettings, shape: tuple[
 
     def forward() -> Tensor:
         y = x
-        for layer, memory in zip(layers, memories):
+        for layer, memory in zip(layers, memories, strict=True):
             y = Context(None, memory, relative).run(layer, y)  # with what a network spends on each
         return y
 
     row = _measure(layers, forward, [x, *layers.parameters()], machine, backward=backward)
-    return {"median_ms": round(row["median_ms"] / COPIES, 6), "spread_ms": round(row["spread_ms"] / COPIES, 6), "runs": row["runs"]}
+    return {
+        "median_ms": round(row["median_ms"] / COPIES, 6),
+        "spread_ms": round(row["spread_ms"] / COPIES, 6),
+        "runs": row["runs"],
+    }
 
 
 def full_memory(settings: ModelSettings, batch: int, machine: Machine) -> Tensor | None:
     """A layer's memory [B, M, d], or None for models without."""
-    return torch.randn(batch, settings.memory_len, settings.d_model, device=machine.device) if settings.memory_len else None
+    return (
+        torch.randn(batch, settings.memory_len, settings.d_model, device=machine.device)
+        if settings.memory_len
+        else None
+    )
 
 
 def measure_network(model: Network, shape: tuple[int, int], machine: Machine, *, backward: bool = False) -> Row:
@@ -120,7 +139,8 @@ def measure_network(model: Network, shape: tuple[int, int], machine: Machine, *,
 class LayerTimes:
     """Medians in ms of layers and surroundings without gradient, measured when first asked for.
 
-    Not those of the run's latency.json: a machine that other jobs use is another one by the time that networks are compared.
+    Not those of the run's latency.json: a machine that other jobs use is another one by the time that networks are
+    compared.
     """
 
     config: Config
@@ -134,7 +154,9 @@ class LayerTimes:
     def _layer(self, label: str, settings: ModelSettings) -> float:
         if (label, settings) not in self.measured:
             layers = layer_stack(label, settings, self.machine, compiled=self.config.run.compile)
-            self.measured[label, settings] = measure_layers(layers, settings, shape_of(self.config), self.machine)["median_ms"]
+            self.measured[label, settings] = measure_layers(layers, settings, shape_of(self.config), self.machine)[
+                "median_ms"
+            ]
         return self.measured[label, settings]
 
     def _around(self, arch: Architecture) -> float:
@@ -150,7 +172,9 @@ def device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
-def _measure(module: nn.Module, forward: Callable[[], Tensor], inputs: Iterable[Tensor], machine: Machine, *, backward: bool) -> Row:
+def _measure(
+    module: nn.Module, forward: Callable[[], Tensor], inputs: Iterable[Tensor], machine: Machine, *, backward: bool
+) -> Row:
     """Time of `forward`, in training mode and with the gradient of `inputs` after it where that is asked for."""
     inputs = [tensor for tensor in inputs if tensor.requires_grad]
 
@@ -168,7 +192,8 @@ def _measure(module: nn.Module, forward: Callable[[], Tensor], inputs: Iterable[
 
 
 def _times_on_cpu(call: Callable[[], None]) -> list[float]:
-    """Milliseconds of calls, in blocks where one is too short to time: those of this process, which does not count while others run."""
+    """Milliseconds of calls, in blocks where one is too short to time: those of this process, which does not count
+    while others run."""
     from torch.utils.benchmark import Timer  # two thirds of a second to import
 
     timer = Timer("call()", globals={"call": call}, num_threads=THREADS, timer=time.process_time)
@@ -177,7 +202,8 @@ def _times_on_cpu(call: Callable[[], None]) -> list[float]:
 
 
 def _times_on_gpu(call: Callable[[], None], runs: int = 30) -> list[float]:
-    """Milliseconds between events before and after each call on the device's own clock, after as many that are not counted."""
+    """Milliseconds between events before and after each call on the device's own clock, after as many that are not
+    counted."""
     for _ in range(runs):
         call()
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs)]

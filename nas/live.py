@@ -28,8 +28,8 @@ def _write_page(folder: Path) -> None:
 class LiveView:
     """Redraws the picture and the page of a running search, each for at most half of SHARE of the time.
 
-    A drawing is taken to cost what it cost the last time (at first so much that it waits for DELAY), and waits until that is
-    little enough.
+    A drawing is taken to cost what it cost the last time (at first so much that it waits for DELAY), and waits until
+    that is little enough.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.perf_counter):
@@ -53,7 +53,8 @@ class LiveView:
 
 
 class TensorBoardLog:
-    """Scalars of the metrics and the heat map of the probabilities, for `tensorboard --logdir RUN`; nothing when off."""
+    """Scalars of the metrics and the heat map of the probabilities, for `tensorboard --logdir RUN`; nothing when
+    off."""
 
     def __init__(self, folder: Path, active: bool, first_step: int):
         self._folder, self._writer = folder, None

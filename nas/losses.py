@@ -26,8 +26,8 @@ def tokens_to(batch: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
 def segment_loss(
     model: nn.Module, batch: np.ndarray, machine: Machine, *gates: Tensor, **options: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Mean cross-entropy in nats a token of rows [B, T + 1], in fp32, a scalar with its graph; and the memory for the next segment,
-    [N, B, M', d], where the model has one.
+    """Mean cross-entropy in nats a token of rows [B, T + 1], in fp32, a scalar with its graph; and the memory for the
+    next segment, [N, B, M', d], where the model has one.
 
     `gates` and the option `skip_zeros` are for a supernet; `memory` for a model that has one.
     """
@@ -49,9 +49,16 @@ def carried(memory: Tensor | None, batch: Batch) -> dict[str, Tensor]:
 
 
 def part_losses(
-    model: nn.Module, batch: Batch, machine: Machine, *gates: Tensor, size: int | None, memory: Tensor | None, **options: Any
+    model: nn.Module,
+    batch: Batch,
+    machine: Machine,
+    *gates: Tensor,
+    size: int | None,
+    memory: Tensor | None,
+    **options: Any,
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """(loss times its share of the batch, next memory) of each `size` rows (None: of all), in order; the losses sum to the batch's.
+    """(loss times its share of the batch, next memory) of each `size` rows (None: of all), in order; the losses sum to
+    the batch's.
 
     Only one part's graph need live at a time. `gates` and the options are a supernet's.
     """

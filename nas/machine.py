@@ -40,8 +40,9 @@ class Machine:
 
 
 def compile_each(modules: Iterable[nn.Module]) -> None:
-    """torch.compile each module in place. Its limit of variants of one function counts all modules of a class together, and beyond it
-    they run eager without a word; so it grows with them: each is run in training, in evaluation and without gradient.
+    """torch.compile each module in place. Its limit of variants of one function counts all modules of a class together,
+    and beyond it they run eager without a word; so it grows with them: each is run in training, in evaluation and
+    without gradient.
     """
     from torch._dynamo import config as limits
 
@@ -68,8 +69,13 @@ def choose_machine(run: RunConfig) -> Machine:
     if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
         raise SettingError("run.device", f"{run.device}: torch sees {torch.cuda.device_count()} GPUs, counted from 0")
     if run.shard and int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        raise SettingError("run.shard", "the weights can be shared out among several processes only: torchrun --nproc-per-node K search.py ...")
-    if torch.are_deterministic_algorithms_enabled() != run.deterministic:  # setting it imports torch's compiler, whatever the value
+        raise SettingError(
+            "run.shard",
+            "the weights can be shared out among several processes only: torchrun --nproc-per-node K search.py ...",
+        )
+    if (
+        torch.are_deterministic_algorithms_enabled() != run.deterministic
+    ):  # setting it imports torch's compiler, whatever the value
         torch.use_deterministic_algorithms(run.deterministic)
     precision = run.precision if run.precision != "auto" else ("bf16" if kind == "cuda" else "fp32")
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]

@@ -25,24 +25,32 @@ def check_search_memory(config: Config, settings: ModelSettings, device: torch.d
 
 
 def check_disk(config: Config, settings: ModelSettings, architectures: Sequence[Architecture], folder: Path) -> None:
-    """SettingError when the checkpoints of every search and the weights of every training cannot fit beside each other on the disk.
+    """SettingError when the checkpoints of every search and the weights of every training cannot fit beside each other
+    on the disk.
 
-    `architectures` are those to train beside the derived ones; a derived one is taken to have the parameters of the largest.
+    `architectures` are those to train beside the derived ones; a derived one is taken to have the parameters of the
+    largest.
     """
-    searches = SAVED_BYTES * supernet_parameters(config, settings) * (2 * config.search.seeds + 1)  # last, one before, one being written
+    # last, one before, one being written
+    searches = SAVED_BYTES * supernet_parameters(config, settings) * (2 * config.search.seeds + 1)
     largest = max((arch.parameters() for arch in architectures), default=0)
     trainings = (len(architectures) + len(config.retrain.architectures)) * config.retrain.seeds
     needed = searches + largest * (4 * trainings + 3 * SAVED_BYTES)
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(there).free
     if needed > free:
-        raise SettingError("run.dir", f"checkpoints and weights take at least {needed / 2**30:,.2f} GiB, and {free / 2**30:,.2f} GiB are free in "
-                           f"{there}; give another folder, or lower model.d_model, model.d_inner, model.layers or search.seeds")  # fmt: skip
+        raise SettingError(
+            "run.dir",
+            f"checkpoints and weights take at least {needed / 2**30:,.2f} GiB, and {free / 2**30:,.2f} GiB are free in "
+            f"{there}; give another folder, or lower model.d_model, model.d_inner, model.layers or search.seeds",
+        )
 
 
 def supernet_parameters(config: Config, settings: ModelSettings) -> int:
     """Parameters of the supernet without the alphas."""
-    layer = sum(candidate_cost(candidate, settings, config.data.seq_len)[0] for candidate in config.candidates(settings))
+    layer = sum(
+        candidate_cost(candidate, settings, config.data.seq_len)[0] for candidate in config.candidates(settings)
+    )
     return surroundings(settings)[0] + config.model.layers * layer
 
 
@@ -59,7 +67,9 @@ def check_evaluation_memory(arch: Architecture, device: torch.device) -> None:
     needed, there = 4 * arch.parameters(), available_memory(device)
     if needed > there:
         raise SettingError(
-            "model.d_model", f"the weights of {arch.name} take {needed / 2**30:,.1f} GiB, and {there / 2**30:,.1f} GiB are free")  # fmt: skip
+            "model.d_model",
+            f"the weights of {arch.name} take {needed / 2**30:,.1f} GiB, and {there / 2**30:,.1f} GiB are free",
+        )
 
 
 def check_latency_memory(config: Config, settings: ModelSettings, device: torch.device) -> None:
@@ -67,8 +77,11 @@ def check_latency_memory(config: Config, settings: ModelSettings, device: torch.
     rows, length = config.latency.batch_size, config.latency.seq_len or config.data.seq_len
     needed, there = 3 * 4 * rows * length * max(settings.vocab_size, settings.d_model), available_memory(device)
     if needed > there:
-        raise SettingError("latency.batch_size", f"{rows} rows of {length} tokens take at least {needed / 2**30:,.1f} GiB, and "
-                           f"{there / 2**30:,.1f} GiB are free; lower it or latency.seq_len")  # fmt: skip
+        raise SettingError(
+            "latency.batch_size",
+            f"{rows} rows of {length} tokens take at least {needed / 2**30:,.1f} GiB, and "
+            f"{there / 2**30:,.1f} GiB are free; lower it or latency.seq_len",
+        )
 
 
 def available_memory(device: torch.device) -> int:
@@ -78,9 +91,16 @@ def available_memory(device: torch.device) -> int:
     found = [2**62]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines() if ":" in line)
+        lines = dict(
+            line.split(":", 1)
+            for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines()
+            if ":" in line
+        )
         found += [int(lines[key].split()[0]) * 1024 for key in ("MemAvailable",) if key in lines]
-    for limit, used in (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes")):
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
         paths = [Path("/sys/fs/cgroup") / name for name in (limit, used)]
         if all(path.exists() for path in paths):
             numbers = [path.read_text(encoding="ascii").strip() for path in paths]
@@ -98,5 +118,8 @@ def _check(
     if needed > there:
         times = f"{workers} processes of " if workers > 1 else ""
         raise SettingError(
-            "model.d_model", f"{what} takes at least {needed / 2**30:,.1f} GiB ({times}{parameters:,} parameters with their optimizer, and the "
-            f"logits of a batch), and {there / 2**30:,.1f} GiB are free; lower {KEYS}")  # fmt: skip
+            "model.d_model",
+            f"{what} takes at least {needed / 2**30:,.1f} GiB ({times}{parameters:,} parameters with their "
+            "optimizer, and the "
+            f"logits of a batch), and {there / 2**30:,.1f} GiB are free; lower {KEYS}",
+        )

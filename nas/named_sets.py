@@ -1,4 +1,5 @@
-"""The data sets that have a name: which files they are made of, how they are split and how to tell that they are whole."""
+"""The data sets that have a name: which files they are made of, how they are split and how to tell that they are
+whole."""
 
 import importlib.resources
 import lzma
@@ -38,11 +39,14 @@ WIKITEXT_TOKENS = {  # words and one <eos> a line, as published
     "wikitext-103": (103_227_021, 217_646, 245_569),
     "wikitext-2": (2_088_628, 217_646, 245_569),
 }
-RAW_SLACK = 0.001  # the raw test text has exactly the published count; whether train and valid do could not be looked up
+RAW_SLACK = (
+    0.001  # the raw test text has exactly the published count; whether train and valid do could not be looked up
+)
 
 
 def find_source(data: DataSettings) -> Source:
-    """The data set that `data.name` and `data.path` mean. SettingError, naming the key, where there is no such thing."""
+    """The data set that `data.name` and `data.path` mean. SettingError, naming the key, where there is no such
+    thing."""
     if data.name not in SOURCES:
         raise SettingError("data.name", f"unknown data set {data.name!r}{did_you_mean(data.name, SOURCES)}")
     path = None if data.path in (None, "") else Path(os.path.expanduser(data.path))
@@ -57,7 +61,9 @@ def find_source(data: DataSettings) -> Source:
 
 def _sotu(name: str, path: Path | None) -> Source:
     if path is not None:
-        raise SettingError("data.path", f"the data set {name!r} is built in and takes no path; for {path} use data.name text")
+        raise SettingError(
+            "data.path", f"the data set {name!r} is built in and takes no path; for {path} use data.name text"
+        )
     text = JoinedText([PackedText("sotu.txt", SOTU_BYTES, SOTU_SHA256, _unpack_sotu)])
     return Source(name, text, (SOTU_HELD_OUT, SOTU_TEST))
 
@@ -69,7 +75,8 @@ def _unpack_sotu() -> bytes:
 
 def _single_file(name: str, path: Path | None) -> Source:
     wanted = (
-        f"the file {name} of exactly {HUNDRED_MILLION:,} bytes, {name}.zip or {name}.xz with it, or the folder it lies in, "
+        f"the file {name} of exactly {HUNDRED_MILLION:,} bytes, {name}.zip or {name}.xz with it, or the folder it "
+        "lies in, "
         f"from {SINGLE_FILES[name]}"
     )
     if path is None:
@@ -87,7 +94,9 @@ def _single_file(name: str, path: Path | None) -> Source:
     else:
         file = TextFile(path)
     if file.size != HUNDRED_MILLION:
-        raise SettingError("data.path", f"{path} has {file.size:,} bytes; expected {wanted}. For another text use data.name text")
+        raise SettingError(
+            "data.path", f"{path} has {file.size:,} bytes; expected {wanted}. For another text use data.name text"
+        )
     return Source(name, JoinedText([file]), WIKIPEDIA_CUTS)
 
 
@@ -99,17 +108,22 @@ def _wikitext(name: str, path: Path | None) -> Source:
     if path is None:
         raise SettingError("data.path", f"the data set {name!r} needs a path: expected {wanted}")
     if not path.is_dir():
-        raise SettingError("data.path", f"{path} is {'not a folder' if path.exists() else 'missing'}; expected {wanted}")
+        raise SettingError(
+            "data.path", f"{path} is {'not a folder' if path.exists() else 'missing'}; expected {wanted}"
+        )
     files, raw = _wikitext_files(path, wanted)
     slack, origin = (RAW_SLACK, WIKITEXT_RAW_ARCHIVES[name]) if raw else (0.0, WIKITEXT_ARCHIVES[name])
 
     def check() -> None:
-        for file, expected in sorted(zip(files, WIKITEXT_TOKENS[name]), key=lambda pair: pair[1]):  # the small ones first
+        for file, expected in sorted(
+            zip(files, WIKITEXT_TOKENS[name], strict=True), key=lambda pair: pair[1]
+        ):  # the small ones first
             found = count_words(file)
             if abs(found - expected) > slack * expected:
                 raise SettingError(
                     "data.path",
-                    f"{file.place} has {found:,} tokens; expected {expected:,} words and line ends in this file of {name}, "
+                    f"{file.place} has {found:,} tokens; expected {expected:,} words and line ends in this file of "
+                    f"{name}, "
                     f"from {origin}. For another text use data.name text",
                 )
 
@@ -117,8 +131,11 @@ def _wikitext(name: str, path: Path | None) -> Source:
 
 
 def _wikitext_files(path: Path, wanted: str) -> tuple[list[TextFile], bool]:
-    """Train, valid and test of the first form that is there, and whether they may be the raw text, as Parquet does not say."""
-    endings = [ending for ending in ("tokens", "raw") if any((path / f"wiki.{split}.{ending}").exists() for split in SPLITS)]
+    """Train, valid and test of the first form that is there, and whether they may be the raw text, as Parquet does not
+    say."""
+    endings = [
+        ending for ending in ("tokens", "raw") if any((path / f"wiki.{split}.{ending}").exists() for split in SPLITS)
+    ]
     if not endings and any(path.glob("*.parquet")):
         return [_wikitext_shards(path, split, wanted) for split in ("train", "validation", "test")], True
     ending = endings[0] if endings else "tokens"

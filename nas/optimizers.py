@@ -11,7 +11,8 @@ from supernet.backbone import parameter_groups
 
 
 def build_adamw(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW over every parameter but the alphas; decay for matrices only. Parameters without a gradient are not updated.
+    """AdamW over every parameter but the alphas; decay for matrices only. Parameters without a gradient are not
+    updated.
 
     Fused: one kernel for all parameters, a fifth of the time of a loop over them on a CPU.
     """
@@ -36,20 +37,24 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 def with_gradients(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     """The optimizer's parameters that have a gradient: of a supernet those of the candidates that ran."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None]
+    return [
+        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.grad is not None
+    ]
 
 
 def norm_clipped(
     parameters: list[nn.Parameter], optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, clip: float
 ) -> torch.Tensor:
-    """Clip the gradient of the optimizer's `parameters`, all together, to norm `clip`; returns the norm before, the whole model's."""
+    """Clip the gradient of the optimizer's `parameters`, all together, to norm `clip`; returns the norm before, the
+    whole model's."""
     scaler.unscale_(optimizer)
     norm = nn.utils.clip_grad_norm_(parameters, clip)
     return norm.full_tensor() if is_shared(norm) else norm
 
 
 def step_where(finite: torch.Tensor, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
-    """The optimizer's step where `finite`, a bool on the device, holds, else nothing; the device decides, nothing waits for it.
+    """The optimizer's step where `finite`, a bool on the device, holds, else nothing; the device decides, nothing waits
+    for it.
 
     Fused optimizers look at `found_inf` for it, as a GradScaler's own step has them do for the gradients alone.
     """

@@ -1,12 +1,13 @@
 """Command line and YAML through one jsonargparse parser, and one-line errors that name the key."""
 
 import dataclasses
+import itertools
 import re
 import typing
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Optional
+from typing import Any, Literal, NamedTuple
 
 import jsonargparse
 
@@ -18,7 +19,8 @@ from supernet.errors import SettingError, UserError, did_you_mean
 
 @dataclasses.dataclass
 class GenerateConfig:
-    """What the command `generate` takes beside sections. `check` raises SettingError for the first value out of range."""
+    """What the command `generate` takes beside sections. `check` raises SettingError for the first value out of
+    range."""
 
     prompt: str = ""
     """the text to go on with"""
@@ -26,9 +28,9 @@ class GenerateConfig:
     """how many tokens follow"""
     temperature: float = 1.0
     """0: always the likeliest token; above 1 more evenly drawn, below less"""
-    top_k: Optional[int] = None
+    top_k: int | None = None
     """draw from so many of the likeliest tokens; null: from all"""
-    seed: Optional[int] = None
+    seed: int | None = None
     """of the drawing; null: run.seed"""
 
     def check(self) -> None:
@@ -61,16 +63,25 @@ class OneLineParser(jsonargparse.ArgumentParser):
 
 
 def build_parser(
-    command: str, description: str, sections: Sequence[str], *, base: Config | None = None,
-    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None, every_key: bool = False,
-) -> OneLineParser:  # fmt: skip
-    """A parser for one command: its positional argument, the options of its own and the keys of `sections`, with the defaults of `base`:
-    those that the command reads, or with `every_key` all that a file may hold.
+    command: str,
+    description: str,
+    sections: Sequence[str],
+    *,
+    base: Config | None = None,
+    positional: Positional | None = None,
+    formats: Sequence[str] = (),
+    own: type | None = None,
+    every_key: bool = False,
+) -> OneLineParser:
+    """A parser for one command: its positional argument, the options of its own and the keys of `sections`, with the
+    defaults of `base`: those that the command reads, or with `every_key` all that a file may hold.
 
     `--config` and `--print_config` are in its help only; `parse_command` takes them out before.
     """
     jsonargparse.set_parsing_settings(docstring_parse_attribute_docstrings=True)
-    parser = OneLineParser(prog=f"search.py {command}", description=description, exit_on_error=False, allow_abbrev=False)
+    parser = OneLineParser(
+        prog=f"search.py {command}", description=description, exit_on_error=False, allow_abbrev=False
+    )
     if positional:
         parser.add_argument(positional.name, type=str, nargs="+" if positional.many else None, help=positional.help)
     if formats:
@@ -78,7 +89,9 @@ def build_parser(
     if own:
         parser.add_class_arguments(own, as_group=False)
     if sections:
-        parser.add_argument("--config", type=str, help="YAML file with any of the sections below; options come on top of it")
+        parser.add_argument(
+            "--config", type=str, help="YAML file with any of the sections below; options come on top of it"
+        )
         parser.add_argument("--print_config", action="store_true", help="print the resolved YAML and stop")
     for section in sections:
         kind, default = section_type(command, section), getattr(base or Config(), section)
@@ -90,12 +103,21 @@ def build_parser(
 
 
 def parse_command(
-    command: str, description: str, sections: Sequence[str], arguments: Sequence[str], *,
-    positional: Positional | None = None, formats: Sequence[str] = (), own: type | None = None, base: Config | None = None,
-) -> tuple[Config, jsonargparse.Namespace, bool]:  # fmt: skip
-    """(`base` with all that was given, everything parsed, whether `--print_config` was given); UserError for any mistake.
+    command: str,
+    description: str,
+    sections: Sequence[str],
+    arguments: Sequence[str],
+    *,
+    positional: Positional | None = None,
+    formats: Sequence[str] = (),
+    own: type | None = None,
+    base: Config | None = None,
+) -> tuple[Config, jsonargparse.Namespace, bool]:
+    """(`base` with all that was given, everything parsed, whether `--print_config` was given); UserError for any
+    mistake.
 
-    Wherever `--config FILE` stands, the options come on top of it. Its sections that the command has no use for are read over.
+    Wherever `--config FILE` stands, the options come on top of it. Its sections that the command has no use for are
+    read over.
     """
     files, rest = _take_option(arguments, "--config") if sections else ([], list(arguments))
     wants_print = bool(sections) and "--print_config" in rest
@@ -136,7 +158,10 @@ def run_choices(folder: Path) -> Config:
 def print_config(config: Config, command: str, sections: Sequence[str]) -> None:
     """Print what a command takes of its sections as YAML, valid input of `--config`."""
     values = dataclasses.asdict(config)
-    read = {section: {key: value for key, value in values[section].items() if key not in unread_keys(command, section)} for section in sections}
+    read = {
+        section: {key: value for key, value in values[section].items() if key not in unread_keys(command, section)}
+        for section in sections
+    }
     print(dump_yaml(read), end="")
 
 
@@ -158,17 +183,22 @@ def _take_option(arguments: Sequence[str], option: str) -> tuple[list[str], list
 
 def _check_prompt(arguments: Sequence[str], own: type | None) -> None:
     """SettingError for a prompt that is no text: it names no file, so `_readable` has the wrong words for it."""
-    for before, argument in zip(["", *arguments], arguments):
+    for before, argument in itertools.pairwise(["", *arguments]):
         option, _, value = argument.partition("=")
         given = argument if before == "--prompt" else value if option == "--prompt" else ""
         if own is GenerateConfig and not _is_utf8(given):
-            raise SettingError("prompt", f"expected text in UTF-8, got {_short(given.encode('utf-8', 'backslashreplace').decode())}")
+            raise SettingError(
+                "prompt", f"expected text in UTF-8, got {_short(given.encode('utf-8', 'backslashreplace').decode())}"
+            )
 
 
 def _readable(arguments: list[str]) -> list[str]:
     for argument in arguments:
         if not argument.isascii() and any("\ud800" <= letter <= "\udfff" for letter in argument):
-            raise UserError(f"{argument.encode('utf-8', 'backslashreplace').decode()}: not UTF-8; rename the file or give another value")
+            raise UserError(
+                f"{argument.encode('utf-8', 'backslashreplace').decode()}: not UTF-8; rename the file or give "
+                "another value"
+            )
         if argument.startswith("-") and not argument.lstrip("-"):
             raise UserError(f"{argument}: unexpected argument; options are written --section.key VALUE")
     return arguments
@@ -235,9 +265,15 @@ def explain(message: str) -> str:
     key = re.search(r'Parser key "([\w.]+)"', line) or re.match(r"argument --([\w.]+):", line)
     if not key:
         return line
-    got = re.search(r"Given value:(.*)$", line) or re.search(r"(?:Got value:|Unable to load config)(.*?)(?: - .*)?$", line)
+    got = re.search(r"Given value:(.*)$", line) or re.search(
+        r"(?:Got value:|Unable to load config)(.*?)(?: - .*)?$", line
+    )
     takes = _takes(key[1])
-    hint = f"; text that begins with - is given as --{key[1]}=-x" if takes == "text" and "expected one argument" in line else ""
+    hint = (
+        f"; text that begins with - is given as --{key[1]}=-x"
+        if takes == "text" and "expected one argument" in line
+        else ""
+    )
     return f"{key[1]}: expected {takes}, got {_short(got[1] if got else '') or 'nothing'}{hint}" if takes else line
 
 
@@ -262,7 +298,10 @@ def _takes(key: str) -> str | None:
         return expected(own[key])
     if section not in SECTIONS:
         return None
-    types = {field.name: field.type for field in dataclasses.fields(EvaluateDataConfig if section == "data" else SECTIONS[section])}
+    types = {
+        field.name: field.type
+        for field in dataclasses.fields(EvaluateDataConfig if section == "data" else SECTIONS[section])
+    }
     if not name:
         return f"keys with values such as {{{next(iter(types))}: ...}}"
     return expected(types[name]) if name in types else None
@@ -286,7 +325,7 @@ def expected(kind: Any) -> str:
 _LISTS = {
     list[float]: "[2.0, 5.0]",
     list[str]: "[interleaved, par]",
-    list[typing.Union[str, dict[str, Any]]]: "[self_attention, {block: feed_forward, d_inner: 64}]",
+    list[str | dict[str, Any]]: "[self_attention, {block: feed_forward, d_inner: 64}]",
     list[dict[str, Any]]: "[{block: identity, at_most: 3}]",
 }
 

@@ -34,8 +34,12 @@ def own_text(name: str, path: Path | None) -> Source:
 
 
 def nanogpt_files(name: str, path: Path | None) -> Source:
-    """nanoGPT's train.bin and val.bin: uint16 numbers; val.bin is held out and test in halves, or wholly held out beside a test.bin."""
-    wanted = "a folder with train.bin and val.bin (uint16) as nanoGPT's data/*/prepare.py writes them, and test.bin where there is one"
+    """nanoGPT's train.bin and val.bin: uint16 numbers; val.bin is held out and test in halves, or wholly held out
+    beside a test.bin."""
+    wanted = (
+        "a folder with train.bin and val.bin (uint16) as nanoGPT's data/*/prepare.py writes them, and test.bin where "
+        "there is one"
+    )
     if path is None:
         raise SettingError("data.path", f"the data set {name!r} needs a path: expected {wanted}")
     for file in ("train.bin", "val.bin"):
@@ -44,7 +48,10 @@ def nanogpt_files(name: str, path: Path | None) -> Source:
     files = [TextFile(path / file) for file in ("train.bin", "val.bin", "test.bin") if (path / file).exists()]
     for file in files:
         if file.size % 2:
-            raise SettingError("data.path", f"{file.place} has {file.size:,} bytes, an odd number, so it is not of uint16; expected {wanted}")
+            raise SettingError(
+                "data.path",
+                f"{file.place} has {file.size:,} bytes, an odd number, so it is not of uint16; expected {wanted}",
+            )
     train, valid = files[0].size, files[1].size
     test = train + (valid if len(files) == 3 else valid // 4 * 2)  # a number is two bytes
     return Source(name, JoinedText(files), (train, test))
@@ -55,15 +62,20 @@ def _text_file(path: Path) -> TextFile:
 
 
 def _official_split(folder: Path) -> list[Path] | None:
-    """The files of train, valid and test; None where there is none of them. A split that lacks some would be read as no split."""
-    found = {split: [folder / f"{split}{ending}" for ending in ENDINGS if (folder / f"{split}{ending}").exists()] for split in OWN_SPLITS}
+    """The files of train, valid and test; None where there is none of them. A split that lacks some would be read as no
+    split."""
+    found = {
+        split: [folder / f"{split}{ending}" for ending in ENDINGS if (folder / f"{split}{ending}").exists()]
+        for split in OWN_SPLITS
+    }
     if not any(found.values()):
         return None
     for split, files in found.items():
         if len(files) != 1:
             raise SettingError(
                 "data.path",
-                f"{folder} has {'both' if files else 'neither'} {split}.txt {'and' if files else 'nor'} {split}.jsonl; expected one file each "
+                f"{folder} has {'both' if files else 'neither'} {split}.txt {'and' if files else 'nor'} "
+                f"{split}.jsonl; expected one file each "
                 "for train, valid and test, or other names where the folder has no split",
             )
     return [files[0] for files in found.values()]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from supernet.blocks import BLOCKS
 
 # Chosen by a search over hues: every two differ by at least 20 (CIE Lab) for normal sight and for each kind of colour
-# blindness, and the nine lightnesses differ by at least 5, so that a grey print keeps them apart (tests/test_palette.py).
+# blindness, and the nine lightnesses differ by at least 5, so that a grey print keeps them apart
+# (tests/test_palette.py).
 COLORS = {
     "self_attention": "#1037D5",
     "dense_synthesizer": "#B03009",
@@ -20,7 +21,8 @@ COLORS = {
 }
 # For blocks that users register; told apart by letter and hatch as well.
 OTHER_COLORS = ("#7A5C3E", "#00A79D", "#9BC53D", "#5C6B73", "#C9A7EB", "#3B3B3B")
-# Straight lines only: matplotlib writes each dot or ring of a hatch as eight curves, which made SVG files ten times larger.
+# Straight lines only: matplotlib writes each dot or ring of a hatch as eight curves, which made SVG files ten times
+# larger.
 HATCHES = {
     "self_attention": "",
     "dense_synthesizer": "//",
@@ -48,7 +50,8 @@ INK, PAPER = "#111111", "#FFFFFF"
 
 @dataclass(frozen=True)
 class Style:
-    """How one candidate looks: `color` for areas and lines, `ink` for what is written on it, `tag` its letter (`s`, `s2`)."""
+    """How one candidate looks: `color` for areas and lines, `ink` for what is written on it, `tag` its letter (`s`,
+    `s2`)."""
 
     label: str
     block: str
@@ -72,8 +75,11 @@ class Palette:
         self._styles: dict[str, Style] = {}
         for label in self.labels:
             block = block_of(label)
-            # Number 0 is the block with its defaults, candidate or not, so that a letter means the same in every picture.
-            variant = 0 if label == block else 1 + sum(style.block == block != one for one, style in self._styles.items())
+            # Number 0 is the block with its defaults, candidate or not, so that a letter means the same in every
+            # picture.
+            variant = (
+                0 if label == block else 1 + sum(style.block == block != one for one, style in self._styles.items())
+            )
             self._styles[label] = _style(label, variant, known.get(block, "?"), strangers)
 
     def __getitem__(self, label: str) -> Style:

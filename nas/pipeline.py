@@ -45,9 +45,9 @@ def run_everything(config: Config, stop: StopFlag) -> None:
         if page_follows(folder / "comparison.json"):
             note("the run is finished; nothing to do")
         else:
-            with stop.deferred():  # so that even a stop before the first step leaves a checkpoint
-                with timed(folder, lock, "search"):
-                    search_stage(config, corpus, folder, stop, time_after_search(config, corpus))
+            # deferred, so that even a stop before the first step leaves a checkpoint
+            with stop.deferred(), timed(folder, lock, "search"):
+                search_stage(config, corpus, folder, stop, time_after_search(config, corpus))
             derived = derive_stage(folder, config.derive)
             wanted = [derived[name] for name in config.retrain.architectures]
             with timed(folder, lock, "halving"):
@@ -116,7 +116,9 @@ def retrain_only(config: Config, names: list[str], stop: StopFlag) -> None:
     check_training_memory(architectures, config, choose_machine(config.run).device, workers)
     check_latency_memory(config, wanted[0].model, choose_machine(config.run).device)
     folder = choose_folder(config)
-    homes = [folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)]
+    homes = [
+        folder / "retrain" / arch.name / f"seed-{seed}" for arch in architectures for seed in retrain_seeds(config)
+    ]
     with open_run_folder(config, folder, corpus.to_json()) as lock:
         note(f"run folder: {folder}")
         if not all((home / "result.json").exists() for home in homes) or not page_follows(folder / "comparison.json"):
@@ -144,7 +146,8 @@ def check_room(config: Config, corpus: Corpus, architectures: list[Architecture]
 
 
 def page_follows(path: Path) -> bool:
-    """Whether the page beside a stage's file was written after it, as the end of a command does; before is the live one."""
+    """Whether the page beside a stage's file was written after it, as the end of a command does; before is the live
+    one."""
     page = path.with_name("report.html")
     return page.exists() and path.exists() and page.stat().st_mtime_ns >= path.stat().st_mtime_ns
 
@@ -169,7 +172,11 @@ def search_stage(config: Config, corpus: Corpus, folder: Path, stop: StopFlag, l
             home.mkdir(exist_ok=True)
             for name in ("config.yaml", "data.json", "latency.json"):
                 write_atomic(home / name, (folder / name).read_bytes())
-    jobs = [(config, home, seed, later) for seed, home in homes.items() if not (search_finished(home) and (home == folder or page_is_current(home)))]
+    jobs = [
+        (config, home, seed, later)
+        for seed, home in homes.items()
+        if not (search_finished(home) and (home == folder or page_is_current(home)))
+    ]
     # workers by all jobs, not by those left: how many threads each has decides the last bits of its sums
     run_jobs(search_job, jobs, count_workers(config.run, len(homes)), stop)
     if config.search.seeds > 1:
@@ -201,7 +208,9 @@ def retrain_stage(config: Config, architectures: list[Architecture], folder: Pat
     for arch in architectures:
         first_of.setdefault((arch.layers, arch.model), arch)
     jobs = [
-        (config, arch, folder / "retrain" / arch.name / f"seed-{seed}", seed) for seed in seeds for arch in first_of.values()
+        (config, arch, folder / "retrain" / arch.name / f"seed-{seed}", seed)
+        for seed in seeds
+        for arch in first_of.values()
     ]
     left = [job for job in jobs if not (job[2] / "result.json").exists()]
     run_jobs(retrain_job, left, count_workers(config.run, len(jobs)), stop)
@@ -209,7 +218,11 @@ def retrain_stage(config: Config, architectures: list[Architecture], folder: Pat
         twin = first_of[(arch.layers, arch.model)]
         if twin is not arch:
             for seed in seeds:
-                copy_training(folder / "retrain" / twin.name / f"seed-{seed}", folder / "retrain" / arch.name / f"seed-{seed}", arch)
+                copy_training(
+                    folder / "retrain" / twin.name / f"seed-{seed}",
+                    folder / "retrain" / arch.name / f"seed-{seed}",
+                    arch,
+                )
 
 
 def copy_training(source: Path, target: Path, arch: Architecture) -> None:
@@ -253,14 +266,19 @@ def test_losses(
             home = folder / "retrain" / name / f"seed-{seed}"
             model = build(Architecture.load(home / "architecture.json"))
             load_weights(model, home / "model.safetensors")
-            found.append(evaluate(model.to(machine.device), corpus, "test", config, machine, limit=config.retrain.final_tokens).loss)
+            found.append(
+                evaluate(
+                    model.to(machine.device), corpus, "test", config, machine, limit=config.retrain.final_tokens
+                ).loss
+            )
         losses[name] = sum(found) / len(found)
     return losses
 
 
 @contextlib.contextmanager
 def timed(folder: Path, lock: TextIO, stage: str) -> Iterator[None]:
-    """Add the seconds of a stage to `timings.json`, whether it ends or is stopped; RunFailed where it ends in a folder that is not the run's."""
+    """Add the seconds of a stage to `timings.json`, whether it ends or is stopped; RunFailed where it ends in a folder
+    that is not the run's."""
     started = time.perf_counter()
     try:
         yield
@@ -292,7 +310,9 @@ def print_comparison(folder: Path, derived: list[str]) -> None:
     print(table(rows, choice))
     print(sentence(rows, choice, derived))
     tested = read_json(folder / "test.json")
-    print("test text, read once: " + ", ".join(f"{name} {loss:.4f}" for name, loss in tested.items() if loss is not None))
+    print(
+        "test text, read once: " + ", ".join(f"{name} {loss:.4f}" for name, loss in tested.items() if loss is not None)
+    )
 
 
 def print_result(folder: Path) -> None:

@@ -19,41 +19,117 @@ from nas.plots_base import RC, NothingToDraw, Picture, Target, say
 from nas.run_files import Run
 from supernet.errors import UserError, did_you_mean
 
-PICTURES: dict[str, Picture] = {picture.name: picture for picture in (
-    Picture("heat_map", "Final probabilities", "Noise-free softmax of the alphas at the last recorded step.",
-            probabilities.heat_map_size, probabilities.draw_heat_map),
-    Picture("stacked", "Share of each candidate by depth", "The same probabilities as bars that add up to 1 in each layer.",
-            probabilities.stacked_size, probabilities.draw_stacked),
-    Picture("trajectories", "How the probabilities moved", "One panel a layer; grey: the warm-up with frozen alphas.",
-            probabilities.trajectories_size, probabilities.draw_trajectories),
-    Picture("certainty", "Entropy and margin", "Uniform: entropy ln C. A sure layer: entropy 0, margin 1.",
-            probabilities.certainty_size, probabilities.draw_certainty),
-    Picture("agreement", "Do the seeds agree?", "Each seed's most probable candidate, layer by layer.",
-            evidence.agreement_size, evidence.draw_agreement),
-    Picture("attention_depth", "Attention by depth",
-            "What the rules read; the numbers at the top count expected attention-like blocks in each third of the depth.",
-            evidence.attention_depth_size, evidence.draw_attention_depth),
-    Picture("expected_cost", "Expected cost against its target", "The cost of the layers, weighted with their probabilities.",
-            costs.expected_cost_size, costs.draw_expected_cost),
-    Picture("losses", "Losses of the search", "The gap is what is lost by taking the most probable candidates alone.",
-            losses.losses_size, losses.draw_losses),
-    Picture("layouts", "Layouts", "Derived architectures beside the hand-made ones; same colours as above.",
-            strips.layouts_size, strips.draw_layouts),
-    Picture("retraining", "Retrained from scratch", "Equal steps and data; shaded: the range over seeds.",
-            losses.retraining_size, losses.draw_retraining),
-    Picture("cost_against_loss", "Loss against cost", "Low and left is better.",
-            costs.cost_against_loss_size, costs.draw_cost_against_loss),
-    Picture("sweep", "Sweep of ratio and cut", "Rule-built layouts trained from scratch; grey: the baseline and its noise.",
-            evidence.sweep_size, evidence.draw_sweep),
-    Picture("synthesizers", "What the blocks learned: logit weights",
+PICTURES: dict[str, Picture] = {
+    picture.name: picture
+    for picture in (
+        Picture(
+            "heat_map",
+            "Final probabilities",
+            "Noise-free softmax of the alphas at the last recorded step.",
+            probabilities.heat_map_size,
+            probabilities.draw_heat_map,
+        ),
+        Picture(
+            "stacked",
+            "Share of each candidate by depth",
+            "The same probabilities as bars that add up to 1 in each layer.",
+            probabilities.stacked_size,
+            probabilities.draw_stacked,
+        ),
+        Picture(
+            "trajectories",
+            "How the probabilities moved",
+            "One panel a layer; grey: the warm-up with frozen alphas.",
+            probabilities.trajectories_size,
+            probabilities.draw_trajectories,
+        ),
+        Picture(
+            "certainty",
+            "Entropy and margin",
+            "Uniform: entropy ln C. A sure layer: entropy 0, margin 1.",
+            probabilities.certainty_size,
+            probabilities.draw_certainty,
+        ),
+        Picture(
+            "agreement",
+            "Do the seeds agree?",
+            "Each seed's most probable candidate, layer by layer.",
+            evidence.agreement_size,
+            evidence.draw_agreement,
+        ),
+        Picture(
+            "attention_depth",
+            "Attention by depth",
+            "What the rules read; the numbers at the top count expected attention-like blocks in each third of "
+            "the depth.",
+            evidence.attention_depth_size,
+            evidence.draw_attention_depth,
+        ),
+        Picture(
+            "expected_cost",
+            "Expected cost against its target",
+            "The cost of the layers, weighted with their probabilities.",
+            costs.expected_cost_size,
+            costs.draw_expected_cost,
+        ),
+        Picture(
+            "losses",
+            "Losses of the search",
+            "The gap is what is lost by taking the most probable candidates alone.",
+            losses.losses_size,
+            losses.draw_losses,
+        ),
+        Picture(
+            "layouts",
+            "Layouts",
+            "Derived architectures beside the hand-made ones; same colours as above.",
+            strips.layouts_size,
+            strips.draw_layouts,
+        ),
+        Picture(
+            "retraining",
+            "Retrained from scratch",
+            "Equal steps and data; shaded: the range over seeds.",
+            losses.retraining_size,
+            losses.draw_retraining,
+        ),
+        Picture(
+            "cost_against_loss",
+            "Loss against cost",
+            "Low and left is better.",
+            costs.cost_against_loss_size,
+            costs.draw_cost_against_loss,
+        ),
+        Picture(
+            "sweep",
+            "Sweep of ratio and cut",
+            "Rule-built layouts trained from scratch; grey: the baseline and its noise.",
+            evidence.sweep_size,
+            evidence.draw_sweep,
+        ),
+        Picture(
+            "synthesizers",
+            "What the blocks learned: logit weights",
             "All weights that make a block's attention logits, after the search; as in Tay et al. 2020, figure 3.",
-            weights.synthesizers_size, weights.draw_synthesizers),
-    Picture("attention_maps", "Attention maps that need no input",
+            weights.synthesizers_size,
+            weights.draw_synthesizers,
+        ),
+        Picture(
+            "attention_maps",
+            "Attention maps that need no input",
             "Head 0, first positions: where a synthesizer looks more or less than plain averaging would.",
-            weights.attention_maps_size, weights.draw_attention_maps),
-    Picture("latency", "Latency of each block", "As measured on this machine, with the mode and sizes of the title.",
-            costs.latency_size, costs.draw_latency),
-)}  # fmt: skip
+            weights.attention_maps_size,
+            weights.draw_attention_maps,
+        ),
+        Picture(
+            "latency",
+            "Latency of each block",
+            "As measured on this machine, with the mode and sizes of the title.",
+            costs.latency_size,
+            costs.draw_latency,
+        ),
+    )
+}
 
 
 def draw(run: Run, name: str, target: Target | None = None) -> Figure:
@@ -105,19 +181,21 @@ def render(figure: Figure, kind: str) -> bytes:
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     with matplotlib.rc_context(RC), warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*onstrained_layout not applied.*")
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # a name in another script shows as boxes
+        # a name in another script shows as boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format=kind, metadata=metadata)
     return buffer.getvalue()
 
 
 def draw_live(run_folder: str | Path) -> Path:
-    """Write plots/live.png, the heat map so far above the losses so far, and return its path; for a search that still runs."""
+    """Write plots/live.png, the heat map so far above the losses so far, and return its path; for a search that still
+    runs."""
     run = Run.load(run_folder)
     with matplotlib.rc_context(RC):
         sizes = [PICTURES[name].size(run) for name in ("heat_map", "losses")]
         figure = Figure(figsize=(max(size[0] for size in sizes), sum(size[1] for size in sizes)), layout="constrained")
         parts = figure.subfigures(2, 1, height_ratios=[size[1] for size in sizes])
-        for part, name in zip(parts, ("heat_map", "losses")):
+        for part, name in zip(parts, ("heat_map", "losses"), strict=True):
             draw(run, name, part)
         path = run.folder / "plots" / "live.png"
         write_atomic(path, render(figure, "png"))

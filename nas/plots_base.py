@@ -15,12 +15,27 @@ from nas.run_readers import Search, layer_labels
 
 # DejaVu Sans comes with matplotlib, so the same run gives the same bytes on every machine.
 RC = {
-    "font.family": "DejaVu Sans", "font.size": 11, "axes.titlesize": 12, "axes.labelsize": 11, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.titlelocation": "left", "legend.fontsize": 10, "legend.frameon": False,
-    "xtick.labelsize": 10, "ytick.labelsize": 10, "hatch.linewidth": 0.5, "svg.hashsalt": "par-search", "svg.fonttype": "path",
-    "text.parse_math": False, "figure.dpi": 100, "savefig.dpi": 110, "lines.linewidth": 1.6, "axes.grid": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.labelsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "legend.fontsize": 10,
+    "legend.frameon": False,
+    "xtick.labelsize": 10,
+    "ytick.labelsize": 10,
+    "hatch.linewidth": 0.5,
+    "svg.hashsalt": "par-search",
+    "svg.fonttype": "path",
+    "text.parse_math": False,
+    "figure.dpi": 100,
+    "savefig.dpi": 110,
+    "lines.linewidth": 1.6,
+    "axes.grid": False,
     "figure.constrained_layout.h_pad": 0.06,
-}  # fmt: skip
+}
 GREY, FAINT = "#666666", "#E8E8E8"
 LEGIBLE_POINTS = 160  # a small panel is about this many pixels wide; more points only make the SVG larger
 Target = Axes | Figure | SubFigure
@@ -42,12 +57,15 @@ class Picture:
 
 
 def panels(target: Target, heights: Sequence[float], columns: int = 1, wide: Sequence[int] = ()) -> list[list[Axes]]:
-    """Rows of axes with these relative heights inside a figure, or inside the area of an axes; `wide` rows have one axes."""
+    """Rows of axes with these relative heights inside a figure, or inside the area of an axes; `wide` rows have one
+    axes."""
     if isinstance(target, Axes):
         return _inset_panels(target, heights, columns, wide)
     grid = target.add_gridspec(len(heights), columns, height_ratios=heights)
     return [
-        [target.add_subplot(grid[row, :])] if row in wide else [target.add_subplot(grid[row, k]) for k in range(columns)]
+        [target.add_subplot(grid[row, :])]
+        if row in wide
+        else [target.add_subplot(grid[row, k]) for k in range(columns)]
         for row in range(len(heights))
     ]
 
@@ -77,14 +95,15 @@ def thin(count: int, at_most: int) -> np.ndarray:
 
 
 def palette_of(run: Run, more: Iterable[str] = ()) -> Palette:
-    """The palette of the run's candidates and `more` labels; letters of blocks that are not registered here come from the
-    run's architecture files."""
+    """The palette of the run's candidates and `more` labels; letters of blocks that are not registered here come from
+    the run's architecture files.
+    """
     letters: dict[str, str] = {}
     labels = list(run.candidates)
     for arch in run.architectures.values():
         pattern = arch.get("pattern")
         if isinstance(pattern, str) and len(pattern) == len(arch["layers"]):
-            letters.update({str(layer["block"]): letter for layer, letter in zip(arch["layers"], pattern)})
+            letters.update({str(layer["block"]): letter for layer, letter in zip(arch["layers"], pattern, strict=True)})
         labels += layer_labels(arch)
     return Palette([*labels, *more], letters)
 
@@ -137,7 +156,12 @@ def side_legend(target: Target, axes: Axes, **look: Any) -> None:
 def block_cell(axes: Axes, x: float, y: float, size: tuple[float, float], style: Any) -> Rectangle:
     """A rectangle centred on (x, y) in a candidate's colour and hatch."""
     cell = Rectangle(
-        (x - size[0] / 2, y - size[1] / 2), *size, facecolor=style.color, edgecolor=style.ink, hatch=style.hatch, linewidth=0
+        (x - size[0] / 2, y - size[1] / 2),
+        *size,
+        facecolor=style.color,
+        edgecolor=style.ink,
+        hatch=style.hatch,
+        linewidth=0,
     )
     cell.set_gid(f"{style.tag}-{x:g}-{y:g}")
     axes.add_patch(cell)
@@ -159,8 +183,16 @@ def shade_warm_up(axes: Axes, end: float, *, label: bool = False) -> None:
     if end > 0:
         axes.axvspan(0, end, color=FAINT, zorder=0, linewidth=0)
         if label:
-            axes.text(end / 2, 0.03, "warm-up", ha="center", va="bottom", color=GREY, fontsize=9,
-                      transform=axes.get_xaxis_transform())  # fmt: skip
+            axes.text(
+                end / 2,
+                0.03,
+                "warm-up",
+                ha="center",
+                va="bottom",
+                color=GREY,
+                fontsize=9,
+                transform=axes.get_xaxis_transform(),
+            )
 
 
 def line_edge(color: str) -> list[Any]:
@@ -189,7 +221,10 @@ def _inset_panels(target: Axes, heights: Sequence[float], columns: int, wide: Se
         count = 1 if row in wide else columns
         width = (1 - 0.15 * (count - 1) / count) / count
         rows.append(
-            [target.inset_axes((k * (width + 0.15 / count), top - height * unit, width, height * unit)) for k in range(count)]
+            [
+                target.inset_axes((k * (width + 0.15 / count), top - height * unit, width, height * unit))
+                for k in range(count)
+            ]
         )
         top -= height * unit + gap
     return rows

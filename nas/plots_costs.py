@@ -9,9 +9,19 @@ from matplotlib.axes import Axes
 
 from nas.palette import INK, shorten
 from nas.plots_base import (
-    GREY, NothingToDraw, Target, legend_name, need_searches, palette_of, panels, runs_of, shade_warm_up, side_legend,
-    warm_up_end, wrap,
-)  # fmt: skip
+    GREY,
+    NothingToDraw,
+    Target,
+    legend_name,
+    need_searches,
+    palette_of,
+    panels,
+    runs_of,
+    shade_warm_up,
+    side_legend,
+    warm_up_end,
+    wrap,
+)
 from nas.plots_losses import looks
 from nas.run_files import Run
 
@@ -20,9 +30,11 @@ UNITS = {"flops_per_token": "FLOPs a token", "parameters": "parameters", "ms": "
 
 @dataclass(frozen=True)
 class Result:
-    """One architecture over its seeds: mean held-out loss (nats), half of its 95 % interval, costs; NaN where not known.
+    """One architecture over its seeds: mean held-out loss (nats), half of its 95 % interval, costs; NaN where not
+    known.
 
-    With several seeds the interval is Student's over them; with one it is that of the evaluation alone (1.96 standard errors).
+    With several seeds the interval is Student's over them; with one it is that of the evaluation alone (1.96 standard
+    errors).
     """
 
     name: str
@@ -46,13 +58,21 @@ def results(run: Run) -> list[Result]:
         own = [row for row in rows if row["name"] == name]
         losses = np.array([row["held_out_loss"] for row in own], float)
         alone = 1.96 * _mean(own, "standard_error") if len(own) == 1 else interval(losses)
-        found.append(Result(
-            name=name, pattern=str(own[0].get("pattern", "")), seeds=len(own), loss=float(losses.mean()), half_width=alone,
-            flops=_mean(own, "flops_per_token"), relative_flops=_mean(own, "relative_flops"),
-            latency_ms=_mean(own, "latency_ms"),
-            parameters=_mean(own, "parameters"), perplexity=_mean(own, "perplexity"),
-            bits_per_character=_mean(own, "bits_per_character"),
-        ))  # fmt: skip
+        found.append(
+            Result(
+                name=name,
+                pattern=str(own[0].get("pattern", "")),
+                seeds=len(own),
+                loss=float(losses.mean()),
+                half_width=alone,
+                flops=_mean(own, "flops_per_token"),
+                relative_flops=_mean(own, "relative_flops"),
+                latency_ms=_mean(own, "latency_ms"),
+                parameters=_mean(own, "parameters"),
+                perplexity=_mean(own, "perplexity"),
+                bits_per_character=_mean(own, "bits_per_character"),
+            )
+        )
     return sorted(found, key=lambda one: one.loss)
 
 
@@ -82,11 +102,14 @@ def pareto(found: list[Result], cost: str) -> list[Result]:
 
 def cost_against_loss_size(run: Run) -> tuple[float, float]:
     """Width and height in inches."""
-    return 8.0 + 3.8 * len(_costs_known(results(run))), max(4.6, 1.2 + 0.3 * len({row["name"] for row in run.comparison}))
+    return 8.0 + 3.8 * len(_costs_known(results(run))), max(
+        4.6, 1.2 + 0.3 * len({row["name"] for row in run.comparison})
+    )
 
 
 def draw_cost_against_loss(run: Run, target: Target) -> None:
-    """Held-out loss against FLOPs and against measured time of each architecture, with 95 % intervals and the Pareto front."""
+    """Held-out loss against FLOPs and against measured time of each architecture, with 95 % intervals and the Pareto
+    front."""
     found = results(run)
     if not found:
         raise NothingToDraw(
@@ -98,7 +121,7 @@ def draw_cost_against_loss(run: Run, target: Target) -> None:
             "comparison.json gives no cost for its architectures, so loss and cost cannot be set side by side."
         )
     row = panels(target, [1], len(known))[0]
-    for place, (axes, (cost, unit)) in enumerate(zip(row, known.items())):
+    for place, (axes, (cost, unit)) in enumerate(zip(row, known.items(), strict=True)):
         _loss_against(axes, found, cost, unit)
         axes.tick_params(labelleft=place == 0)
         axes.sharey(row[0]) if place else axes.set_ylabel("held-out cross-entropy (nats a token)")
@@ -112,7 +135,11 @@ def _costs_known(found: list[Result]) -> dict[str, str]:
     """The cost fields that at least two architectures, or the only one, have, with their units."""
     units = {"flops": "flops_per_token", "latency_ms": "ms"}
     least = min(2, len(found))
-    return {cost: unit for cost, unit in units.items() if sum(math.isfinite(getattr(one, cost)) for one in found) >= least > 0}
+    return {
+        cost: unit
+        for cost, unit in units.items()
+        if sum(math.isfinite(getattr(one, cost)) for one in found) >= least > 0
+    }
 
 
 def _loss_against(axes: Axes, found: list[Result], cost: str, unit: str) -> None:
@@ -120,12 +147,23 @@ def _loss_against(axes: Axes, found: list[Result], cost: str, unit: str) -> None
     front = pareto(found, cost)
     corners = [getattr(one, cost) / scale for one in front]
     axes.step(corners, [one.loss for one in front], where="post", color=GREY, linewidth=1, zorder=1)
-    for one, (color, _, marker) in zip(found, looks([one.name for one in found])):
+    for one, (color, _, marker) in zip(found, looks([one.name for one in found]), strict=True):
         bars = one.half_width if one.half_width > 0 else None
         text = legend_name(f"{one.name}  {one.loss:.3f}") + (f" ± {bars:.3f}" if bars is not None else "")
         face = color if one in front else "white"
-        axes.errorbar(getattr(one, cost) / scale, one.loss, yerr=bars, fmt=marker, color=color, capsize=4, markersize=9,
-                      markerfacecolor=face, markeredgewidth=1.6, elinewidth=1.2, label=text)  # fmt: skip
+        axes.errorbar(
+            getattr(one, cost) / scale,
+            one.loss,
+            yerr=bars,
+            fmt=marker,
+            color=color,
+            capsize=4,
+            markersize=9,
+            markerfacecolor=face,
+            markeredgewidth=1.6,
+            elinewidth=1.2,
+            label=text,
+        )
     axes.set_xlabel({"ms": "measured forward pass (ms)"}.get(unit, name))
     axes.margins(0.12)
 
@@ -143,12 +181,19 @@ def draw_expected_cost(run: Run, target: Target) -> None:
     axes = panels(target, [1])[0][0]
     first = runs_of(run)[0][1]
     baseline = searches[0].interleaved_cost()
-    scale, unit = (baseline, "") if math.isfinite(baseline) and baseline > 0 else _scale(list(searches[0].expected_cost()),
-                                                                                         searches[0].cost_unit)  # fmt: skip
+    scale, unit = (
+        (baseline, "")
+        if math.isfinite(baseline) and baseline > 0
+        else _scale(list(searches[0].expected_cost()), searches[0].cost_unit)
+    )
     for place, search in enumerate(searches):
         label = f"expected, seed {search.seed}" if len(searches) > 1 else "expected, from the probabilities"
         axes.plot(
-            search.steps, search.expected_cost() / scale, color=INK, linestyle=("-", "--", ":", "-.")[place % 4], label=label
+            search.steps,
+            search.expected_cost() / scale,
+            color=INK,
+            linestyle=("-", "--", ":", "-.")[place % 4],
+            label=label,
         )
     _reference_lines(axes, relative=not unit, budget=searches[0].budget)
     shade_warm_up(axes, warm_up_end(first, first.metrics), label=True)

@@ -7,9 +7,18 @@ from matplotlib.axes import Axes
 
 from nas.palette import INK, Palette
 from nas.plots_base import (
-    GREY, NothingToDraw, Target, block_cell, candidate_legend, layer_ticks, need_searches, palette_of, panels,
-    side_legend, wrap,
-)  # fmt: skip
+    GREY,
+    NothingToDraw,
+    Target,
+    block_cell,
+    candidate_legend,
+    layer_ticks,
+    need_searches,
+    palette_of,
+    panels,
+    side_legend,
+    wrap,
+)
 from nas.plots_losses import ARCHITECTURE_LOOKS
 from nas.run_files import Run
 from supernet.blocks import BLOCKS
@@ -24,7 +33,8 @@ def attention_like(run: Run) -> list[int]:
 
 
 def rules(run: Run) -> list[dict[str, Any]]:
-    """The rules with their evidence: those of par-rule where it is there, else of the first architecture that has any."""
+    """The rules with their evidence: those of par-rule where it is there, else of the first architecture that has
+    any."""
     ordered = sorted(run.architectures, key=lambda name: name != "par-rule")
     for name in ordered:
         found = run.architectures[name].get("evidence", {}).get("rules")
@@ -39,7 +49,8 @@ def attention_depth_size(run: Run) -> tuple[float, float]:
 
 
 def draw_attention_depth(run: Run, target: Target) -> None:
-    """Probability of attention-like blocks by layer, stacked by kind, a line a seed; cut with interval; counts by thirds."""
+    """Probability of attention-like blocks by layer, stacked by kind, a line a seed; cut with interval; counts by
+    thirds."""
     need_searches(run)
     places = attention_like(run)
     if not places:
@@ -52,7 +63,9 @@ def draw_attention_depth(run: Run, target: Target) -> None:
     shown = [label for label in palette.labels if label in {run.candidates[place] for place in places}]
     for label in shown:
         style, height = palette[label], final.mean(axis=0)[:, run.candidates.index(label)]
-        axes.bar(range(layers), height, 0.86, bottom, color=style.color, edgecolor=style.ink, hatch=style.hatch, linewidth=0)
+        axes.bar(
+            range(layers), height, 0.86, bottom, color=style.color, edgecolor=style.ink, hatch=style.hatch, linewidth=0
+        )
         bottom += height
     for table in final if len(final) > 1 else []:
         axes.plot(range(layers), table[:, places].sum(axis=1), color=INK, linewidth=0.9, marker=".", markersize=4)
@@ -81,14 +94,17 @@ def draw_agreement(run: Run, target: Target) -> None:
     final = run.final()
     winners = [[run.candidates[place] for place in table.argmax(axis=1)] for table in final]
     top, low = (row[0] for row in panels(target, [0.42 * len(winners), 1.1]))
-    for row, (search, labels) in enumerate(zip(run.searches, winners)):
+    for row, labels in enumerate(winners):
         for layer, label in enumerate(labels):
             block_cell(top, layer, row, (0.94, 0.7), palette[label])
             _letter(top, layer, row, palette, label)
     top.set_ylim(len(winners) - 0.45, -0.55)
     top.set_yticks(range(len(winners)), [f"seed {search.seed}" for search in run.searches])
     top.set_title("Most probable candidate of each layer, seed by seed")
-    shares = [max(column.count(label) for label in column) / len(column) for column in (list(c) for c in zip(*winners))]
+    shares = [
+        max(column.count(label) for label in column) / len(column)
+        for column in (list(c) for c in zip(*winners, strict=True))
+    ]
     low.bar(range(len(shares)), shares, 0.86, color=["#1037D5" if share == 1 else "#9AA5B1" for share in shares])
     low.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
     low.set_ylim(0, 1.1)
@@ -109,7 +125,8 @@ def sweep_size(run: Run) -> tuple[float, float]:
 
 
 def draw_sweep(run: Run, target: Target) -> None:
-    """Loss of rule-built layouts against the ratio, a line a cut, with the baseline and its noise band (PAR, figure 4)."""
+    """Loss of rule-built layouts against the ratio, a line a cut, with the baseline and its noise band (PAR, figure
+    4)."""
     if run.sweep is None or not run.sweep["points"]:
         raise NothingToDraw("No sweep over ratio and cut has been run here; search.py sweep RUN does it.")
     axes = panels(target, [1])[0][0]
@@ -118,18 +135,36 @@ def draw_sweep(run: Run, target: Target) -> None:
         own = sorted((point for point in points if point["cut"] == cut), key=lambda point: point["ratio"])
         color, line, marker = ARCHITECTURE_LOOKS[(place + 1) % len(ARCHITECTURE_LOOKS)]
         spreads = [point["spread"] if isinstance(point.get("spread"), (int, float)) else 0.0 for point in own]
-        axes.errorbar([point["ratio"] for point in own], [point["held_out_loss"] for point in own], yerr=spreads, color=color,
-                      linestyle=line, marker=marker, capsize=4, elinewidth=1, label=f"cut {cut:.3g}")  # fmt: skip
+        axes.errorbar(
+            [point["ratio"] for point in own],
+            [point["held_out_loss"] for point in own],
+            yerr=spreads,
+            color=color,
+            linestyle=line,
+            marker=marker,
+            capsize=4,
+            elinewidth=1,
+            label=f"cut {cut:.3g}",
+        )
     _sweep_baseline(axes, run.sweep)
     chosen = next((point for point in points if point.get("name") == run.sweep.get("chosen")), None)
     if chosen:
-        axes.plot(chosen["ratio"], chosen["held_out_loss"], marker="o", markersize=17, markerfacecolor="none", color=INK,
-                  linestyle="none", label=f"largest within the band: {chosen['ratio']:g}")  # fmt: skip
+        axes.plot(
+            chosen["ratio"],
+            chosen["held_out_loss"],
+            marker="o",
+            markersize=17,
+            markerfacecolor="none",
+            color=INK,
+            linestyle="none",
+            label=f"largest within the band: {chosen['ratio']:g}",
+        )
     axes.set_xlabel("ratio p: layers for one attention block")
     axes.set_ylabel("held-out cross-entropy (nats a token)")
     seeds = run.sweep.get("seeds", 1)
     axes.set_title(
-        "How far can attention be thinned out?" + (f" Bars: spread over {seeds} seeds" if seeds > 1 else " One seed each")
+        "How far can attention be thinned out?"
+        + (f" Bars: spread over {seeds} seeds" if seeds > 1 else " One seed each")
     )
     axes.margins(0.08)
     side_legend(target, axes)
@@ -155,7 +190,13 @@ def _thirds(axes: Axes, mass: np.ndarray) -> None:
         return
     for part in np.array_split(np.arange(len(mass)), 3):
         axes.text(
-            part.mean(), 1.06, f"{mass[part].sum():.1f} of {len(part)}", ha="center", va="bottom", fontsize=10, color=GREY
+            part.mean(),
+            1.06,
+            f"{mass[part].sum():.1f} of {len(part)}",
+            ha="center",
+            va="bottom",
+            fontsize=10,
+            color=GREY,
         )
         if part[0]:
             axes.plot([part[0] - 0.5] * 2, [1.05, 1.14], color=GREY, linewidth=0.8)
@@ -169,13 +210,15 @@ def _mark_region(axes: Axes, run: Run, layers: int) -> str:
     region = rule.get("region")
     if not _two_numbers(region):
         region = [0, rule["value"] * layers] if isinstance(rule.get("value"), (int, float)) else [0, layers]
-    for border, key in zip(region, ("start_interval", "end_interval")):
+    for border, key in zip(region, ("start_interval", "end_interval"), strict=True):
         if not 0 < border < layers:
             continue
         between = rule.get(key)
         if _two_numbers(between):
             axes.axvspan(between[0] - 0.5, between[1] - 0.5, ymax=1 / 1.16, color=RULE_COLOR, alpha=0.15, linewidth=0)
-        axes.plot([border - 0.5] * 2, [0, 1], color=RULE_COLOR, linewidth=2, linestyle="-" if rule.get("supported") else "--")
+        axes.plot(
+            [border - 0.5] * 2, [0, 1], color=RULE_COLOR, linewidth=2, linestyle="-" if rule.get("supported") else "--"
+        )
     return str(rule.get("reason", ""))
 
 

@@ -33,7 +33,8 @@ class Layout:
 
 
 def layouts(run: Run) -> list[Layout]:
-    """The run's derived architectures, then what was trained beside them, then interleaved and PAR if not among these."""
+    """The run's derived architectures, then what was trained beside them, then interleaved and PAR if not among
+    these."""
     palette = palette_of(run)
     best = run.architectures.get("best")
     found = {name: _from_file(name, arch, palette) for name, arch in run.architectures.items() if name != "best"}
@@ -41,7 +42,7 @@ def layouts(run: Run) -> list[Layout]:
         if row["name"] not in found and isinstance(row.get("pattern"), str):
             found[row["name"]] = _from_pattern(row["name"], row["pattern"])
     sizes = [len(layout.labels) for layout in found.values()] or [run.layers]
-    for name, build in zip(BASELINES, (interleaved, par_pattern)):
+    for name, build in zip(BASELINES, (interleaved, par_pattern), strict=True):
         if name not in found and sizes[0]:
             found[name] = _from_pattern(name, build(sizes[0]))
     chosen = None
@@ -49,7 +50,8 @@ def layouts(run: Run) -> list[Layout]:
         chosen = best["name"] if best.get("name") in found else "best"
         found.setdefault(chosen, _from_file("best", best, palette))
     return [
-        dataclasses.replace(one, best=name == chosen, relative_cost=_relative_cost(run, one)) for name, one in found.items()
+        dataclasses.replace(one, best=name == chosen, relative_cost=_relative_cost(run, one))
+        for name, one in found.items()
     ]
 
 
@@ -81,9 +83,15 @@ def draw_layouts(run: Run, target: Target) -> None:
         side.set_visible(False)
     notes = ["★ best of the comparison"] if any(one.best for one in strips) else []
     notes += (
-        ["▼ a rule or the budget overruled the most probable candidate here"] if any(one.overruled for one in strips) else []
+        ["▼ a rule or the budget overruled the most probable candidate here"]
+        if any(one.overruled for one in strips)
+        else []
     )
-    notes += ["% FLOPs of the layers, interleaved of equal depth = 100 %"] if any(one.relative_cost for one in strips) else []
+    notes += (
+        ["% FLOPs of the layers, interleaved of equal depth = 100 %"]
+        if any(one.relative_cost for one in strips)
+        else []
+    )
     axes.set_title("Layouts, derived and hand-made")
     axes.set_xlabel("\n".join([axes.get_xlabel(), *notes]))
     candidate_legend(target, axes, palette)
@@ -156,8 +164,10 @@ def _relative_cost(run: Run, layout: Layout) -> float | None:
     try:
         settings = _settings(run)
         length = int(run.setting("data.seq_len", settings.max_len))
-        costs = {label: candidate_cost(parse_candidate(label, settings), settings, length)[1]
-                 for label in {*layout.labels, "self_attention", "feed_forward"}}  # fmt: skip
+        costs = {
+            label: candidate_cost(parse_candidate(label, settings), settings, length)[1]
+            for label in {*layout.labels, "self_attention", "feed_forward"}
+        }
     except (UserError, TypeError, ValueError):
         return None
     pair = costs["self_attention"] + costs["feed_forward"]
@@ -169,6 +179,8 @@ def _settings(run: Run) -> ModelSettings:
     for architecture in run.architectures.values():
         return ModelSettings.from_mapping(architecture.get("model", {}))
     model = {
-        key: value for key, value in run.setting("model", {}).items() if key not in ("task", "layers") and value is not None
+        key: value
+        for key, value in run.setting("model", {}).items()
+        if key not in ("task", "layers") and value is not None
     }
     return ModelSettings.from_mapping({"max_len": run.setting("data.seq_len", ModelSettings.max_len), **model})

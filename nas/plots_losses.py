@@ -4,16 +4,34 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from nas.plots_base import (
-    GREY, LEGIBLE_POINTS, NothingToDraw, Target, legend_name, panels, runs_of, shade_warm_up, side_legend, thin, warm_up_end,
-)  # fmt: skip
+    GREY,
+    LEGIBLE_POINTS,
+    NothingToDraw,
+    Target,
+    legend_name,
+    panels,
+    runs_of,
+    shade_warm_up,
+    side_legend,
+    thin,
+    warm_up_end,
+)
 from nas.run_files import Run
 
 SUPERNET, DERIVED, GAP = "#1037D5", "#B03009", "#F5D9B5"
 # Architectures are no blocks, so they get colours of their own, told apart by line and marker too.
 ARCHITECTURE_LOOKS = (
-    ("#111111", "-", "o"), ("#B03009", "--", "s"), ("#1037D5", "-.", "^"), ("#2B7B53", ":", "D"), ("#EA9247", "-", "v"),
-    ("#5A156E", "--", "P"), ("#00838F", "-.", "X"), ("#777777", "-", "*"), ("#F33AAF", ":", "<"), ("#7A5C3E", "--", ">"),
-)  # fmt: skip
+    ("#111111", "-", "o"),
+    ("#B03009", "--", "s"),
+    ("#1037D5", "-.", "^"),
+    ("#2B7B53", ":", "D"),
+    ("#EA9247", "-", "v"),
+    ("#5A156E", "--", "P"),
+    ("#00838F", "-.", "X"),
+    ("#777777", "-", "*"),
+    ("#F33AAF", ":", "<"),
+    ("#7A5C3E", "--", ">"),
+)
 
 
 def losses_size(run: Run) -> tuple[float, float]:
@@ -28,7 +46,7 @@ def draw_losses(run: Run, target: Target) -> None:
     if not logged:
         raise NothingToDraw("No loss of the search has been logged in this run.")
     row = panels(target, [1], len(logged))[0]
-    for place, (axes, (name, one)) in enumerate(zip(row, logged)):
+    for place, (axes, (name, one)) in enumerate(zip(row, logged, strict=True)):
         _search_losses(axes, one)
         axes.set_title(name or "Losses of the search")
         axes.set_xlabel("search step")
@@ -53,10 +71,18 @@ def draw_retraining(run: Run, target: Target) -> None:
         raise NothingToDraw("No architecture has been retrained in this run, so there are no curves to compare.")
     axes = panels(target, [1])[0][0]
     order = sorted(curves, key=lambda name: curves[name][1][-1])
-    for name, (color, line, marker) in zip(order, looks(order)):
+    for name, (color, line, marker) in zip(order, looks(order), strict=True):
         steps, mean, low, high = curves[name]
-        axes.plot(steps, mean, color=color, linestyle=line, marker=marker, markevery=max(1, len(steps) // 8), markersize=5,
-                  label=legend_name(f"{name}  {mean[-1]:.3f}"))  # fmt: skip
+        axes.plot(
+            steps,
+            mean,
+            color=color,
+            linestyle=line,
+            marker=marker,
+            markevery=max(1, len(steps) // 8),
+            markersize=5,
+            label=legend_name(f"{name}  {mean[-1]:.3f}"),
+        )
         axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
     axes.set_xlabel("training step")
     axes.set_ylabel("held-out cross-entropy (nats a token)")
@@ -93,19 +119,44 @@ def _search_losses(axes: Axes, run: Run) -> None:
     if there is not None:
         steps, loss = metrics["step"][there], metrics["loss"][there]
         picked = thin(len(steps), 4 * LEGIBLE_POINTS)
-        axes.plot(steps[picked], smooth(loss, max(1, len(loss) // 40))[picked], color=GREY, linewidth=1,
-                  label="supernet, training batches")  # fmt: skip
+        axes.plot(
+            steps[picked],
+            smooth(loss, max(1, len(loss) // 40))[picked],
+            color=GREY,
+            linewidth=1,
+            label="supernet, training batches",
+        )
     held_out, derived = finite(metrics, "held_out_loss"), finite(metrics, "derived_loss")
     if held_out is not None:
-        axes.plot(metrics["step"][held_out], metrics["held_out_loss"][held_out], color=SUPERNET, marker="o", markersize=4,
-                  label="supernet, held out")  # fmt: skip
+        axes.plot(
+            metrics["step"][held_out],
+            metrics["held_out_loss"][held_out],
+            color=SUPERNET,
+            marker="o",
+            markersize=4,
+            label="supernet, held out",
+        )
     if derived is not None:
-        axes.plot(metrics["step"][derived], metrics["derived_loss"][derived], color=DERIVED, linestyle="--", marker="s",
-                  markersize=4, label="derived net, inherited weights, held out")  # fmt: skip
+        axes.plot(
+            metrics["step"][derived],
+            metrics["derived_loss"][derived],
+            color=DERIVED,
+            linestyle="--",
+            marker="s",
+            markersize=4,
+            label="derived net, inherited weights, held out",
+        )
     if held_out is not None and derived is not None and (held_out & derived).any():
         both = held_out & derived
-        axes.fill_between(metrics["step"][both], metrics["held_out_loss"][both], metrics["derived_loss"][both], color=GAP,
-                          linewidth=0, zorder=0.5, label="gap")  # fmt: skip
+        axes.fill_between(
+            metrics["step"][both],
+            metrics["held_out_loss"][both],
+            metrics["derived_loss"][both],
+            color=GAP,
+            linewidth=0,
+            zorder=0.5,
+            label="gap",
+        )
         gap = (metrics["derived_loss"] - metrics["held_out_loss"])[both][-1]
         axes.set_title(f"last gap {gap:+.3f}", loc="right", fontsize=10)
     axes.margins(x=0.01)
@@ -115,11 +166,14 @@ def _legend_below(target: Target, axes: Axes) -> None:
     if isinstance(target, Axes):
         axes.legend(loc="upper right", fontsize=9)
     else:
-        target.legend(handles=axes.get_legend_handles_labels()[0], loc="outside lower center", ncols=4, columnspacing=1.2)
+        target.legend(
+            handles=axes.get_legend_handles_labels()[0], loc="outside lower center", ncols=4, columnspacing=1.2
+        )
 
 
 def _over_seeds(run: Run, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Steps, mean, least and greatest held-out loss over the seeds that logged it, at the steps that all of them have."""
+    """Steps, mean, least and greatest held-out loss over the seeds that logged it, at the steps that all of them
+    have."""
     series = []
     for (other, _), metrics in run.retrained.items():
         there = finite(metrics, "held_out_loss") if other == name else None

@@ -6,9 +6,22 @@ from matplotlib.patches import Rectangle
 
 from nas.palette import INK, Palette, ink_on, shorten
 from nas.plots_base import (
-    FAINT, GREY, LEGIBLE_POINTS, Target, candidate_legend, layer_ticks, line_edge, need_searches, palette_of, panels,
-    runs_of, say, shade_warm_up, thin, warm_up_end,
-)  # fmt: skip
+    FAINT,
+    GREY,
+    LEGIBLE_POINTS,
+    Target,
+    candidate_legend,
+    layer_ticks,
+    line_edge,
+    need_searches,
+    palette_of,
+    panels,
+    runs_of,
+    say,
+    shade_warm_up,
+    thin,
+    warm_up_end,
+)
 from nas.run_files import Run
 from nas.run_readers import Search
 
@@ -51,8 +64,17 @@ def draw_stacked(run: Run, target: Target) -> None:
         bottom = np.zeros(table.shape[0])
         for style in map(palette.__getitem__, _ordered(run, palette)):
             height = table[:, run.candidates.index(style.label)]
-            axes.bar(x, height, width * 0.96, bottom, color=style.color, edgecolor=style.ink, hatch=style.hatch, linewidth=0,
-                     label=style.label if k == 0 else None)  # fmt: skip
+            axes.bar(
+                x,
+                height,
+                width * 0.96,
+                bottom,
+                color=style.color,
+                edgecolor=style.ink,
+                hatch=style.hatch,
+                linewidth=0,
+                label=style.label if k == 0 else None,
+            )
             bottom += height
     layer_ticks(axes, final.shape[1], inches=stacked_size(run)[0] - 4)
     axes.set_ylim(0, 1)
@@ -110,18 +132,31 @@ def draw_certainty(run: Run, target: Target) -> None:
         for place, search in enumerate(searches):
             picked = thin(len(search.steps), 4 * LEGIBLE_POINTS)
             series = values(search)[picked]
-            axes.plot(search.steps[picked], series.mean(axis=1), color=INK, linestyle=_dash(place),
-                      label=f"seed {search.seed}" if len(searches) > 1 else "mean over layers")  # fmt: skip
+            axes.plot(
+                search.steps[picked],
+                series.mean(axis=1),
+                color=INK,
+                linestyle=_dash(place),
+                label=f"seed {search.seed}" if len(searches) > 1 else "mean over layers",
+            )
             if len(searches) == 1:
-                axes.fill_between(search.steps[picked], series.min(axis=1), series.max(axis=1), color="#BBBBBB", linewidth=0,
-                                  label="least to most certain layer")  # fmt: skip
+                axes.fill_between(
+                    search.steps[picked],
+                    series.min(axis=1),
+                    series.max(axis=1),
+                    color="#BBBBBB",
+                    linewidth=0,
+                    label="least to most certain layer",
+                )
         shade_warm_up(axes, warm_up_end(first, first.metrics), label=axes is top)
         axes.set_ylabel(label)
         axes.margins(x=0)
         axes.set_ylim(bottom=0)
     top.axhline(uniform, color=GREY, linestyle=":", linewidth=1)
     top.set_ylim(0, uniform * 1.18)
-    top.text(1, uniform, "uniform", ha="right", va="bottom", color=GREY, fontsize=9, transform=top.get_yaxis_transform())
+    top.text(
+        1, uniform, "uniform", ha="right", va="bottom", color=GREY, fontsize=9, transform=top.get_yaxis_transform()
+    )
     middle.set_ylim(0, 1)
     middle.set_xlabel("search step")
     top.set_title("Entropy falls and the winner's lead grows as the search decides")
@@ -149,8 +184,16 @@ def _heat(axes: Axes, table: np.ndarray, run: Run, palette: Palette, look: tuple
     labels = _ordered(run, palette)
     image = table[:, [run.candidates.index(label) for label in labels]].T  # [C, N]
     layers = image.shape[1]
-    mesh = axes.pcolormesh(np.arange(layers + 1) - 0.5, np.arange(len(labels) + 1) - 0.5, image, cmap=colors, vmin=0, vmax=top,
-                           edgecolors="white", linewidth=0.6 if layers <= 32 else 0.3)  # fmt: skip
+    mesh = axes.pcolormesh(
+        np.arange(layers + 1) - 0.5,
+        np.arange(len(labels) + 1) - 0.5,
+        image,
+        cmap=colors,
+        vmin=0,
+        vmax=top,
+        edgecolors="white",
+        linewidth=0.6 if layers <= 32 else 0.3,
+    )
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.set_yticks(range(len(labels)), [f"{shorten(label)}  {palette[label].tag}     " for label in labels])
     axes.tick_params(length=0)
@@ -175,7 +218,9 @@ def _write_values(axes: Axes, image: np.ndarray, mesh: object) -> None:
     for row, layer in np.ndindex(image.shape):
         red, green, blue = (round(255 * part) for part in mesh.to_rgba(image[row, layer])[:3])
         text = f"{image[row, layer]:.2f}".removeprefix("0")
-        axes.text(layer, row, text, ha="center", va="center", fontsize=9, color=ink_on(f"#{red:02X}{green:02X}{blue:02X}"))
+        axes.text(
+            layer, row, text, ha="center", va="center", fontsize=9, color=ink_on(f"#{red:02X}{green:02X}{blue:02X}")
+        )
 
 
 def _temperature(axes: Axes, run: Run, warm: float, steps: np.ndarray) -> None:
@@ -184,14 +229,20 @@ def _temperature(axes: Axes, run: Run, warm: float, steps: np.ndarray) -> None:
         say(axes, "No temperature was logged: this relaxation uses none.")
         return
     if run.setting("search.relaxation") == "sampled":
-        say(axes, "Layouts are drawn at temperature 1 throughout. Below: layer, its winner, the winner's share; grey: the warm-up.")
+        say(
+            axes,
+            "Layouts are drawn at temperature 1 throughout. Below: layer, its winner, the winner's share; grey: the "
+            "warm-up.",
+        )
         return
     there = ~np.isnan(values)
     axes.plot(run.metrics["step"][there], values[there], color=GREY)
     axes.set_yscale("log") if values[there].min() > 0 and values[there].max() / values[there].min() > 4 else None
     axes.minorticks_off()
     low, high = values[there].min(), values[there].max()
-    axes.set_yticks([low, high] if high > low else [low], [f"{value:.3g}" for value in ([low, high] if high > low else [low])])
+    axes.set_yticks(
+        [low, high] if high > low else [low], [f"{value:.3g}" for value in ([low, high] if high > low else [low])]
+    )
     axes.set_xlim(0, max(steps[-1], 1))
     axes.set_ylabel("temperature")
     axes.set_title("Temperature; below: layer, its winner, the winner's share")
@@ -203,7 +254,13 @@ def _trajectory(axes: Axes, steps: np.ndarray, table: np.ndarray, run: Run, pale
         style = palette[label]
         values, dashes = table[:, run.candidates.index(label)], style.dashes or (None, None)
         axes.plot(
-            steps, values, color=style.color, dashes=dashes, linewidth=1.5, path_effects=line_edge(style.color), label=label
+            steps,
+            values,
+            color=style.color,
+            dashes=dashes,
+            linewidth=1.5,
+            path_effects=line_edge(style.color),
+            label=label,
         )
     axes.set_ylim(0, 1)
     axes.set_yticks([0, 0.5, 1], ["0", ".5", "1"])

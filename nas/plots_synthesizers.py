@@ -1,4 +1,5 @@
-"""Pictures of what attention and synthesizers learned, as in Tay et al. 2020: histograms of weights, and attention maps."""
+"""Pictures of what attention and synthesizers learned, as in Tay et al. 2020: histograms of weights, and attention
+maps."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,15 @@ from supernet.blocks import BLOCKS
 LAYERS_SHOWN = 5
 VALUES_SHOWN = 50_000  # of one layer's weights, evenly picked; more do not change a histogram
 POSITIONS_SHOWN = 48  # of an attention map's rows and columns
-NO_WEIGHTS = "This run has no checkpoint.pt and no retrained network with a synthesizer, so there are no weights to show."
+NO_WEIGHTS = (
+    "This run has no checkpoint.pt and no retrained network with a synthesizer, so there are no weights to show."
+)
 
 
 @dataclass(frozen=True)
 class LogitWeights:
-    """The weights behind one block's attention logits: flat, and the corner of head 0's map [T, T] where it needs no input."""
+    """The weights behind one block's attention logits: flat, and the corner of head 0's map [T, T] where it needs no
+    input."""
 
     label: str
     layer: int
@@ -48,7 +52,7 @@ def draw_synthesizers(run: Run, target: Target) -> None:
     grid = [axes for row in panels(target, [1.0] * rows, columns) for axes in row]
     shades = matplotlib.colormaps["viridis_r"]
     layers = sorted({one.layer for one in weights})
-    for axes, label in zip(grid, labels):
+    for axes, label in zip(grid[: len(labels)], labels, strict=True):
         own = [one for one in weights if one.label == label]
         edge = max(float(np.quantile(np.abs(one.values), 0.999)) for one in own) or 1.0
         for one in own:
@@ -64,10 +68,12 @@ def draw_synthesizers(run: Run, target: Target) -> None:
     grid[0].set_ylabel("density")
     for axes in grid[max(0, len(labels) - columns) : len(labels)]:
         axes.set_xlabel("weight")
-    handles = {text: handle for axes in grid for handle, text in zip(*axes.get_legend_handles_labels())}
+    handles = {text: handle for axes in grid for handle, text in zip(*axes.get_legend_handles_labels(), strict=True)}
     order = sorted(handles, key=lambda text: int(text.split()[1]))
     place_legend = grid[0].legend if isinstance(target, Axes) else target.legend
-    where = {"loc": "upper right"} if isinstance(target, Axes) else {"loc": "outside lower center", "ncols": LAYERS_SHOWN}
+    where = (
+        {"loc": "upper right"} if isinstance(target, Axes) else {"loc": "outside lower center", "ncols": LAYERS_SHOWN}
+    )
     place_legend(handles=[handles[text] for text in order], labels=order, **where)
 
 
@@ -81,15 +87,17 @@ def draw_attention_maps(run: Run, target: Target) -> None:
     """Attention maps that need no input, head 0, against plain averaging over the keys that a query may see."""
     maps = [one for one in _need(run) if one.map is not None]
     if not maps:
-        raise NothingToDraw("No candidate of this run has an attention map of its own: all of them depend on the input.")
+        raise NothingToDraw(
+            "No candidate of this run has an attention map of its own: all of them depend on the input."
+        )
     palette = palette_of(run, sorted({one.label for one in maps}))
     labels = [label for label in palette.labels if label in {one.label for one in maps}]
     layers = sorted({one.layer for one in maps})
     grid = panels(target, [1.0] * len(labels), len(layers))
     causal = run.setting("model.task", "causal_lm") == "causal_lm"
     image = None
-    for row, label in zip(grid, labels):
-        for axes, layer in zip(row, layers):
+    for row, label in zip(grid, labels, strict=True):
+        for axes, layer in zip(row, layers, strict=True):
             axes.set_xticks([])
             axes.set_yticks([])
             found = next((one for one in maps if (one.label, one.layer) == (label, layer)), None)
@@ -117,7 +125,9 @@ def _map(axes: Axes, logits: np.ndarray, *, causal: bool) -> object:
     share /= share.sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore"):
         relative = np.log2(share * (~hidden).sum(axis=1, keepdims=True))
-    return axes.imshow(np.ma.masked_array(relative, hidden), cmap="PuOr", norm=TwoSlopeNorm(0, -2, 2), interpolation="nearest")
+    return axes.imshow(
+        np.ma.masked_array(relative, hidden), cmap="PuOr", norm=TwoSlopeNorm(0, -2, 2), interpolation="nearest"
+    )
 
 
 def _need(run: Run) -> list[LogitWeights]:
@@ -202,7 +212,9 @@ def _collect(
             flat = np.concatenate([value.ravel() for value in chosen]).astype(np.float64)
             if np.isfinite(flat).all() and flat.size:
                 corner = (
-                    None if full is None else full[0, :POSITIONS_SHOWN, full.shape[2] - full.shape[1] :][:, :POSITIONS_SHOWN]
+                    None
+                    if full is None
+                    else full[0, :POSITIONS_SHOWN, full.shape[2] - full.shape[1] :][:, :POSITIONS_SHOWN]
                 )
                 picked = flat[:: max(1, flat.size // VALUES_SHOWN)]
                 yield LogitWeights(label, layer, picked, None if corner is None else corner.astype(np.float64))

@@ -20,17 +20,22 @@ DERIVED = ("argmax", "par-rule", "budget")  # the names that derivation gives
 
 
 def check_run(config: Config, corpus: Corpus) -> list[Architecture]:
-    """The architectures of `retrain.against`, once all that follows a search is known to fit; SettingError otherwise."""
+    """The architectures of `retrain.against`, once all that follows a search is known to fit; SettingError
+    otherwise."""
     _check_retrain_names(config)
     settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
     check_derivable(config, settings)
-    check_span({candidate.block for candidate in config.candidates(settings)}, settings, config.data, "a derived layout")
+    check_span(
+        {candidate.block for candidate in config.candidates(settings)}, settings, config.data, "a derived layout"
+    )
     against = unique_by_name(architectures_against(config, corpus.vocab_size))
     for arch in against:
         check_fits(arch, config, corpus)
         if arch.name in DERIVED or re.match(r"(early|drawn|random)-", arch.name):
             raise SettingError(
-                "retrain.against", f"the name {arch.name!r} is that of a derived architecture or a contender; change it in its file")
+                "retrain.against",
+                f"the name {arch.name!r} is that of a derived architecture or a contender; change it in its file",
+            )
     return against
 
 
@@ -48,19 +53,24 @@ def _check_retrain_names(config: Config) -> None:
         raise SettingError("retrain.architectures", f"a name stands twice in {', '.join(names)}")
     if not names and not config.retrain.against:
         raise SettingError(
-            "retrain.architectures", "it and retrain.against are empty, so nothing would be trained; the command search only searches"
+            "retrain.architectures",
+            "it and retrain.against are empty, so nothing would be trained; the command search only searches",
         )
 
 
 def check_derivable(config: Config, settings: ModelSettings, latency: dict[str, Any] | None = None) -> None:
-    """Whether rules and budget leave a layout at all; a budget of measured time only once `latency` (latency.json) is there."""
+    """Whether rules and budget leave a layout at all; a budget of measured time only once `latency` (latency.json) is
+    there."""
     candidates = config.candidates(settings)
-    by_unit = {unit: _costs(candidates, settings, config.data.seq_len, at) for at, unit in enumerate(("parameters", "flops_per_token"))}
+    by_unit = {
+        unit: _costs(candidates, settings, config.data.seq_len, at)
+        for at, unit in enumerate(("parameters", "flops_per_token"))
+    }
     unit = UNITS[config.search.cost]
     labels = [candidate.label for candidate in candidates]
     layers = config.model.layers
     if unit == "ms":
-        measured = latency["candidates"] if latency else dict.fromkeys((*labels, *BASELINE), {"median_ms": 1.0})
+        measured = latency["candidates"] if latency else {label: {"median_ms": 1.0} for label in (*labels, *BASELINE)}
         by_unit["ms"] = np.array([measured[label]["median_ms"] for label in labels])
         pair = sum(measured[label]["median_ms"] for label in BASELINE)
     else:
@@ -71,7 +81,9 @@ def check_derivable(config: Config, settings: ModelSettings, latency: dict[str, 
         budget = config.search.budget if config.derive.budget is None else config.derive.budget
         uniform = np.full((layers, len(labels)), 1 / len(labels))
         costs = by_unit[unit] / (layers / 2 * pair)
-        if rules or (budget is not None and layers * costs.min() > budget):  # else the cheapest layout is one; the solver takes a second to import
+        if rules or (
+            budget is not None and layers * costs.min() > budget
+        ):  # else the cheapest layout is one; the solver takes a second to import
             solve(Problem(uniform, costs, budget, rules))
 
 

@@ -31,14 +31,17 @@ def seed_from(*parts: object) -> int:
 
 
 def generator_from(*parts: object) -> torch.Generator:
-    """A CPU generator seeded by `seed_from`: noise is a function of (seed, step), so a resumed run needs no saved state."""
+    """A CPU generator seeded by `seed_from`: noise is a function of (seed, step), so a resumed run needs no saved
+    state."""
     return torch.Generator(device="cpu").manual_seed(seed_from(*parts))
 
 
 def seed_dropout(machine: Machine, *parts: object) -> None:
-    """Seed what draws without a generator, on the CPU and on GPUs; torch.manual_seed formats the call stack at each call.
+    """Seed what draws without a generator, on the CPU and on GPUs; torch.manual_seed formats the call stack at each
+    call.
 
-    A process's rank sets its own rows apart from the others'; nothing does for the first, so that one alone draws the same.
+    A process's rank sets its own rows apart from the others'; nothing does for the first, so that one alone draws the
+    same.
     """
     seed = seed_from(*parts, *((machine.rank,) if machine.rank else ()))
     torch.default_generator.manual_seed(seed)
@@ -56,7 +59,8 @@ def versions() -> dict[str, str]:
 
 
 def count_workers(run: RunConfig, jobs: int) -> int:
-    """Processes to run `jobs` in: `run.workers`, or one a core on a CPU and one on a GPU; under torchrun all do one job together."""
+    """Processes to run `jobs` in: `run.workers`, or one a core on a CPU and one on a GPU; under torchrun all do one job
+    together."""
     if processes() > 1:
         return 1
     on_gpu = run.device.startswith("cuda") or (run.device == "auto" and torch.cuda.is_available())
@@ -72,11 +76,14 @@ def count_cores() -> int:
 def run_jobs(function: Callable[..., None], jobs: Sequence[tuple[Any, ...]], workers: int, stop: StopFlag) -> None:
     """Call `function(*job, slot=..., stop=...)` for every job, `workers` at a time; results go to files.
 
-    One worker runs here, together with the other processes of torchrun where there are any; several are new processes that share
-    the cores and take job after job. Raises Stopped on a signal, and what the first failing job's exit code stands for.
+    One worker runs here, together with the other processes of torchrun where there are any; several are new processes
+    that share the cores and take job after job. Raises Stopped on a signal, and what the first failing job's exit code
+    stands for.
     """
     if workers == 1:
-        with stop.deferred() if processes() > 1 else contextlib.nullcontext():  # none may leave while others begin a job
+        with (
+            stop.deferred() if processes() > 1 else contextlib.nullcontext()
+        ):  # none may leave while others begin a job
             for job in jobs:
                 if processes() > 1 and stop.signal_number is not None:
                     break
@@ -121,7 +128,8 @@ class _Worker:
         self._process = context.Process(target=_work, args=(function, slot, threads, theirs))
         self._asked_to_stop = False
         self.idle = True
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # inherited: a new process takes signals when it can act on them
+        # inherited: a new process takes signals when it can act on them
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
             self._process.start()
         finally:

@@ -24,8 +24,8 @@ class Prompt:
     def with_more(self, tokens: np.ndarray) -> str:
         """The prompt as it was given, and the text of the tokens [T + count] that follow it.
 
-        Where further tokens change the text of those before, as a character whose bytes are not all there yet, the prompt is told as
-        its tokens are, which may differ from what was given.
+        Where further tokens change the text of those before, as a character whose bytes are not all there yet, the
+        prompt is told as its tokens are, which may differ from what was given.
         """
         before, whole = self._decode(self.tokens), self._decode(tokens)
         return self.text + whole[len(before) :] if whole.startswith(before) else whole

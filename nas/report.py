@@ -41,25 +41,44 @@ def page(run: Run) -> str:
     search, thinned = embedded_search(run, palette)
     cards = sections.cards(run, palette)
     return render_template(
-        "report.html.jinja", run=run, headline=sections.headline(run), convergence=sections.convergence(run),
-        facts=sections.facts(run), cards=cards, results=results(run), rules=sections.rule_rows(run), search=search,
-        warnings=sections.warnings_of(run, thinned), timings=sections.timings(run), versions=sections.versions(run),
-        pictures=[picture_of(run, name) for name in PICTURES], legend=list(palette),
+        "report.html.jinja",
+        run=run,
+        headline=sections.headline(run),
+        convergence=sections.convergence(run),
+        facts=sections.facts(run),
+        cards=cards,
+        results=results(run),
+        rules=sections.rule_rows(run),
+        search=search,
+        warnings=sections.warnings_of(run, thinned),
+        timings=sections.timings(run),
+        versions=sections.versions(run),
+        pictures=[picture_of(run, name) for name in PICTURES],
+        legend=list(palette),
         config=yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True) if run.config else "",
-    )  # fmt: skip
+    )
 
 
 def render_template(name: str, **context: Any) -> str:
     """A page from `templates/`, style and script inlined; the script may run by its hash alone, nothing is fetched."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(str(files("nas") / "templates")), autoescape=True, undefined=jinja2.StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=jinja2.FileSystemLoader(str(files("nas") / "templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters.update(number=number, duration=duration, value=readable)
-    style, script = ((files("nas") / "templates" / file).read_text(encoding="utf-8") for file in ("report.css", "report.js"))
+    style, script = (
+        (files("nas") / "templates" / file).read_text(encoding="utf-8") for file in ("report.css", "report.js")
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return environment.get_template(name).render(style=Markup(style), script=Markup(script), policy=policy, **context).lstrip()
+    return (
+        environment.get_template(name)
+        .render(style=Markup(style), script=Markup(script), policy=policy, **context)
+        .lstrip()
+    )
 
 
 def picture_of(run: Run, name: str) -> dict[str, Any]:

@@ -22,21 +22,28 @@ def embedded_search(run: Run, palette: Palette) -> tuple[dict[str, Any] | None, 
     recorded = max(len(search.steps) for search in run.searches)
     at_most = max(2, MOST_VALUES // (len(run.searches) * run.layers * len(labels)))
     searches = []
-    for search, (name, home) in zip(run.searches, _homes(run)):
+    for search, (name, home) in zip(run.searches, _homes(run), strict=True):
         picked = thin(len(search.steps), at_most)
         table = search.probabilities[picked][:, :, columns]
         values = np.rint(table * 65535).astype("<u2").tobytes()
-        searches.append({
-            "name": name or "search", "steps": search.steps[picked].tolist(), "warmup": warm_up_end(home, home.metrics),
-            "values": base64.b64encode(values).decode("ascii"),
-        })  # fmt: skip
+        searches.append(
+            {
+                "name": name or "search",
+                "steps": search.steps[picked].tolist(),
+                "warmup": warm_up_end(home, home.metrics),
+                "values": base64.b64encode(values).decode("ascii"),
+            }
+        )
     first = run.searches[0]
-    costs = {label: float(cost) for label, cost in zip(first.candidates, first.costs) if math.isfinite(cost)}
+    costs = {
+        label: float(cost) for label, cost in zip(first.candidates, first.costs, strict=True) if math.isfinite(cost)
+    }
     data = {
-        "layers": run.layers, "searches": searches,
+        "layers": run.layers,
+        "searches": searches,
         "unit": {"flops_per_token": "FLOPs a token"}.get(first.cost_unit, first.cost_unit),
         "candidates": [_candidate(palette, label, costs.get(label)) for label in labels],
-    }  # fmt: skip
+    }
     return data, _thinned(recorded, at_most)
 
 
@@ -48,13 +55,21 @@ def _homes(run: Run) -> list[tuple[str, Run]]:
 def _candidate(palette: Palette, label: str, cost: float | None) -> dict[str, Any]:
     style = palette[label]
     return {
-        "label": label, "tag": style.tag, "color": style.color, "ink": style.ink, "light": luminance(style.color) > 0.55,
-        "dashes": " ".join(f"{2 * length:g}" for length in style.dashes) or "none", "cost": cost,
-    }  # fmt: skip
+        "label": label,
+        "tag": style.tag,
+        "color": style.color,
+        "ink": style.ink,
+        "light": luminance(style.color) > 0.55,
+        "dashes": " ".join(f"{2 * length:g}" for length in style.dashes) or "none",
+        "cost": cost,
+    }
 
 
 def _thinned(recorded: int, at_most: int) -> str | None:
     if recorded <= at_most:
         return None
-    return (f"To keep this page small it carries {at_most} of the {recorded} recorded steps, evenly spread, the first and the "
-            "last among them; probabilities.json has them all.")  # fmt: skip
+    return (
+        f"To keep this page small it carries {at_most} of the {recorded} recorded steps, evenly spread, the first "
+        "and the "
+        "last among them; probabilities.json has them all."
+    )

@@ -56,7 +56,9 @@ def headline(run: Run) -> str:
 
 def comparable(run: Run) -> list[dict[str, Any]]:
     """The comparison's rows that have a loss and a cost, with the columns that only this tool writes filled in."""
-    rows = [row for row in run.comparison if row.get("held_out_loss") is not None and row.get("flops_per_token") is not None]
+    rows = [
+        row for row in run.comparison if row.get("held_out_loss") is not None and row.get("flops_per_token") is not None
+    ]
     return [{"relative_flops": math.nan, "standard_error": 0.0, **row} for row in rows]
 
 
@@ -90,13 +92,20 @@ def cards(run: Run, palette: Palette) -> list[Card]:
     for layout in layouts(run):
         file = run.architectures.get("best" if layout.best else layout.name) or run.architectures.get(layout.name)
         overruled = (file or {}).get("evidence", {}).get("overruled", [])
-        made.append(Card(
-            layout=layout, styles=[palette[label] for label in layout.labels], short=shortest(layout.pattern),
-            download=None if file is None else data_uri("application/json", dumps(file).encode("utf-8")),
-            result=found.get(layout.name) or found.get((file or {}).get("name")),
-            overruled=[{key: entry.get(key, "?") for key in ("layer", "preferred", "chosen", "rule")}
-                       for entry in overruled if isinstance(entry, dict)],
-        ))  # fmt: skip
+        made.append(
+            Card(
+                layout=layout,
+                styles=[palette[label] for label in layout.labels],
+                short=shortest(layout.pattern),
+                download=None if file is None else data_uri("application/json", dumps(file).encode("utf-8")),
+                result=found.get(layout.name) or found.get((file or {}).get("name")),
+                overruled=[
+                    {key: entry.get(key, "?") for key in ("layer", "preferred", "chosen", "rule")}
+                    for entry in overruled
+                    if isinstance(entry, dict)
+                ],
+            )
+        )
     return sorted(made, key=lambda card: not card.layout.best)
 
 
@@ -115,7 +124,11 @@ def rule_rows(run: Run) -> list[dict[str, Any]]:
 
 def warnings_of(run: Run, thinned: str | None) -> list[str]:
     """Sentences about everything that should keep a reader from trusting the page more than its evidence."""
-    said = [f"{one['name']}: not converged: {'; '.join(one['reasons'])}." for one in convergence(run) if not one["converged"]]
+    said = [
+        f"{one['name']}: not converged: {'; '.join(one['reasons'])}."
+        for one in convergence(run)
+        if not one["converged"]
+    ]
     seeds = {row.get("seed") for row in run.comparison}
     if run.comparison and len(seeds) == 1:
         said.append("Each architecture was trained with one seed, so the noise of training is unknown.")
@@ -127,7 +140,8 @@ def warnings_of(run: Run, thinned: str | None) -> list[str]:
         shares = [_identity_share(run, table) for table in run.final()]
         if max(shares) > MANY_IDENTITIES:
             said.append(
-                f"identity is the most probable candidate of {max(shares):.0%} of the layers: a collapse, or fewer layers do."
+                f"identity is the most probable candidate of {max(shares):.0%} of the layers: a collapse, or fewer "
+                "layers do."
             )
     weak = [str(rule["rule"]) for rule in rules(run) if rule.get("supported") is False]
     if weak:
@@ -150,7 +164,9 @@ def timings(run: Run) -> list[tuple[str, float]]:
     told = [(f"search{', ' + name if name else ''}", _seconds(run, one.metrics)) for name, one in _searched(run)]
     for architecture in dict.fromkeys(name for name, _ in run.retrained):
         spent = [_seconds(run, metrics) for (name, _), metrics in run.retrained.items() if name == architecture]
-        told.append((f"retraining {architecture}" + (f", {len(spent)} seeds" if len(spent) > 1 else ""), float(np.sum(spent))))
+        told.append(
+            (f"retraining {architecture}" + (f", {len(spent)} seeds" if len(spent) > 1 else ""), float(np.sum(spent)))
+        )
     return [(what, seconds) for what, seconds in told if math.isfinite(seconds)]
 
 
@@ -159,7 +175,9 @@ def versions(run: Run) -> dict[str, str]:
     found: dict[str, str] = {}
     for architecture in run.architectures.values():
         recorded = architecture.get("provenance", {}).get("versions", {})
-        found.update({str(name): str(version) for name, version in recorded.items()} if isinstance(recorded, dict) else {})
+        found.update(
+            {str(name): str(version) for name, version in recorded.items()} if isinstance(recorded, dict) else {}
+        )
     return found
 
 
@@ -168,19 +186,32 @@ def facts(run: Run) -> list[tuple[str, str]]:
     told = []
     if run.searches:
         search = run.searches[0]
-        told.append(("searched", f"{run.layers} layers x {len(search.candidates)} candidates, {search.steps[-1]:,} steps"
-                     + (f", {len(run.searches)} seeds" if len(run.searches) > 1 else "")))  # fmt: skip
+        told.append(
+            (
+                "searched",
+                f"{run.layers} layers x {len(search.candidates)} candidates, {search.steps[-1]:,} steps"
+                + (f", {len(run.searches)} seeds" if len(run.searches) > 1 else ""),
+            )
+        )
     data = run.data or next((one.data for one in run.seeds.values() if one.data), None)
     if data:
         size = f", {data['bytes']:,} bytes" if isinstance(data.get("bytes"), int) else ""
         told.append(
-            ("text", f"{data.get('name')}{size}, vocabulary {data.get('vocab_size')}, sha256 {str(data.get('sha256'))[:16]}…")
+            (
+                "text",
+                f"{data.get('name')}{size}, vocabulary {data.get('vocab_size')}, sha256 "
+                f"{str(data.get('sha256'))[:16]}…",
+            )
         )
         if data.get("name") == "enwik8":
             told.append(
-                ("beside published figures", "every byte of enwik8 is a token here, newlines too; the token files published with "
-                 "Transformer-XL drop the newlines (88,982,818 training tokens, not 90,000,000), so figures from them are of another text")
-            )  # fmt: skip
+                (
+                    "beside published figures",
+                    "every byte of enwik8 is a token here, newlines too; the token files published with "
+                    "Transformer-XL drop the newlines (88,982,818 training tokens, not 90,000,000), so figures from "
+                    "them are of another text",
+                )
+            )
     device = run.setting("run.device")
     if device:
         told.append(("device asked for", f"{device}, precision {run.setting('run.precision', 'auto')}"))
@@ -218,7 +249,9 @@ def _disagreement(run: Run) -> list[str]:
     winners = run.final().argmax(axis=2)  # [K, N]
     same = float((winners == winners[0]).all(axis=0).mean())
     return (
-        [f"The seeds agree on the most probable candidate in only {same:.0%} of the layers."] if same < SURE_AGREEMENT else []
+        [f"The seeds agree on the most probable candidate in only {same:.0%} of the layers."]
+        if same < SURE_AGREEMENT
+        else []
     )
 
 
@@ -228,5 +261,7 @@ def _lost_losses(run: Run) -> list[str]:
         column = one.metrics.get("loss")
         lost = int(np.isnan(column).sum()) if column is not None and column.dtype.kind == "f" else 0
         if lost:
-            said.append(f"{name or 'search'}: {lost} of {len(column)} logged training losses were not finite or missing.")
+            said.append(
+                f"{name or 'search'}: {lost} of {len(column)} logged training losses were not finite or missing."
+            )
     return said

@@ -7,15 +7,24 @@ from typing import Any
 import numpy as np
 
 from nas.run_readers import (
-    Search, read_architectures, read_comparison, read_config, read_metrics, read_object, read_probabilities, read_retrained,
-    read_sweep, seed_folders,
-)  # fmt: skip
+    Search,
+    read_architectures,
+    read_comparison,
+    read_config,
+    read_metrics,
+    read_object,
+    read_probabilities,
+    read_retrained,
+    read_sweep,
+    seed_folders,
+)
 from supernet.errors import UserError
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder. What a stage has not written is None or empty; `seeds` holds the `seed-K/` runs of a parent, by K."""
+    """A run folder. What a stage has not written is None or empty; `seeds` holds the `seed-K/` runs of a parent, by
+    K."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -61,7 +70,8 @@ class Run:
 
     @property
     def searches(self) -> list[Search]:
-        """The recorded searches: this run's own, or those of its seeds in the order of K, candidates in the first's order.
+        """The recorded searches: this run's own, or those of its seeds in the order of K, candidates in the first's
+        order.
 
         UserError where the seeds differ in layers or candidates.
         """
@@ -95,7 +105,8 @@ class Run:
         return default if value is None else value
 
     def newest_source(self) -> int:
-        """When the last of the files that pictures are made of was written, in ns since 1970; how long stages took is in none."""
+        """When the last of the files that pictures are made of was written, in ns since 1970; how long stages took is
+        in none."""
         patterns = (
             "*.json",
             "*.jsonl",
@@ -110,7 +121,8 @@ class Run:
         return max((path.stat().st_mtime_ns for path in sources), default=0)
 
     def draw(self, picture: str, axes: Any = None) -> Any:
-        """Draw a picture by name (`nas.plots.PICTURES` lists them) on `axes`, or on a new figure; returns the figure."""
+        """Draw a picture by name (`nas.plots.PICTURES` lists them) on `axes`, or on a new figure; returns the
+        figure."""
         from nas.plots import draw  # matplotlib is loaded only by those who draw
 
         return draw(self, picture, axes)

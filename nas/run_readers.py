@@ -17,16 +17,24 @@ from supernet.settings import ModelSettings
 ARCHITECTURE_ORDER = ("best", "argmax", "par-rule", "budget")
 NUMBER = (int, float)
 MEASURED = (
-    "parameters", "flops_per_token", "relative_flops", "latency_ms", "held_out_loss", "standard_error", "perplexity", "bits_per_character",
-)  # fmt: skip
+    "parameters",
+    "flops_per_token",
+    "relative_flops",
+    "latency_ms",
+    "held_out_loss",
+    "standard_error",
+    "perplexity",
+    "bits_per_character",
+)
 
 
 @dataclass(frozen=True)
 class Search:
     """What one search recorded (probabilities.json).
 
-    `steps` [S]; `probabilities` [S, N, C] noise-free, rows sum to 1, N layers, C candidates in the order of `candidates`;
-    `costs` [C] in `cost_unit`, NaN where the file has none; `budget` a fraction of the interleaved baseline or None.
+    `steps` [S]; `probabilities` [S, N, C] noise-free, rows sum to 1, N layers, C candidates in the order of
+    `candidates`; `costs` [C] in `cost_unit`, NaN where the file has none; `budget` a fraction of the interleaved
+    baseline or None.
     """
 
     candidates: list[str]
@@ -90,13 +98,16 @@ def read_probabilities(path: Path) -> Search | None:
     table = _array(content["probabilities"], 3, f"{path}: probabilities")
     if table.shape[0] != len(steps) or table.shape[2] != len(labels) or not table.shape[1]:
         raise UserError(
-            f"{path}: probabilities: expected [step][layer][candidate] with {len(steps)} steps and {len(labels)} candidates, "
+            f"{path}: probabilities: expected [step][layer][candidate] with {len(steps)} steps and {len(labels)} "
+            "candidates, "
             f"got {'x'.join(map(str, table.shape))}"
         )
     sums = table.sum(axis=2)
     if table.min() < 0 or np.abs(sums - 1).max() > 1e-3:
         at = np.unravel_index(np.abs(sums - 1).argmax(), sums.shape)
-        raise UserError(f"{path}: probabilities[{at[0]}][{at[1]}]: expected numbers from 0 that sum to 1, got {sums[at]:.6g}")
+        raise UserError(
+            f"{path}: probabilities[{at[0]}][{at[1]}]: expected numbers from 0 that sum to 1, got {sums[at]:.6g}"
+        )
     return _with_cost(path, content, steps.astype(int), table)
 
 
@@ -146,7 +157,9 @@ def _with_cost(path: Path, content: dict[str, Any], steps: np.ndarray, table: np
         raise UserError(f"{path}: verdict: expected an object with 'converged' and a list 'reasons'")
     labels = content["candidates"]
     costs = np.array([prices.get(label, np.nan) for label in labels], float)
-    return Search(labels, steps, table, costs, str(cost.get("unit", "cost")), prices, budget, content.get("seed"), verdict)
+    return Search(
+        labels, steps, table, costs, str(cost.get("unit", "cost")), prices, budget, content.get("seed"), verdict
+    )
 
 
 def _array(value: Any, dimensions: int, where: str) -> np.ndarray:
@@ -206,7 +219,11 @@ def read_architectures(folder: Path) -> dict[str, dict[str, Any]]:
     for path in folder.glob("*.json"):
         content = read_object(path) or {}
         layers = content.get("layers")
-        if not isinstance(layers, list) or not layers or not all(isinstance(one, dict) and "block" in one for one in layers):
+        if (
+            not isinstance(layers, list)
+            or not layers
+            or not all(isinstance(one, dict) and "block" in one for one in layers)
+        ):
             raise UserError(f"{path}: layers: expected a list of objects with a 'block'")
         try:
             _check_parts(content)
@@ -218,7 +235,8 @@ def read_architectures(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _check_parts(content: dict[str, Any]) -> None:
-    """The parts of an architecture file that pictures and page show; its blocks may be others than are registered here."""
+    """The parts of an architecture file that pictures and page show; its blocks may be others than are registered
+    here."""
     for key in ("name", "pattern"):
         if key in content:
             checks.check_text(content[key], key)
@@ -256,7 +274,9 @@ def read_sweep(path: Path) -> dict[str, Any] | None:
     points = content.get("points")
     for key, kind in (("baseline", dict), ("seeds", int)):
         if not isinstance(content.get(key, kind()), kind):
-            raise UserError(f"{path}: {key}: expected {'an object' if kind is dict else 'an integer'}, got {content[key]!r}")
+            raise UserError(
+                f"{path}: {key}: expected {'an object' if kind is dict else 'an integer'}, got {content[key]!r}"
+            )
     for index, point in enumerate(points if isinstance(points, list) else [None]):
         for key in ("cut", "ratio", "held_out_loss"):
             value = point.get(key) if isinstance(point, dict) else None

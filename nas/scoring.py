@@ -1,4 +1,5 @@
-"""The trained supernet as an evaluator: layouts drawn from the probabilities, ranked by their loss with inherited weights."""
+"""The trained supernet as an evaluator: layouts drawn from the probabilities, ranked by their loss with inherited
+weights."""
 
 from pathlib import Path
 
@@ -21,16 +22,21 @@ SCORED = 24
 TOKENS = 16384  # of the `alphas` part
 
 
-def write_layouts(folder: Path, net: Supernet, config: Config, corpus: Corpus, costs: CostTable, machine: Machine, seed: int) -> None:
+def write_layouts(
+    folder: Path, net: Supernet, config: Config, corpus: Corpus, costs: CostTable, machine: Machine, seed: int
+) -> None:
     """`layouts.json`: different layouts within the budget, the one of lowest loss first.
 
-    Probabilities treat layers one by one; this sees which choices go together. `cost` is a fraction of the interleaved layout's.
+    Probabilities treat layers one by one; this sees which choices go together. `cost` is a fraction of the interleaved
+    layout's.
     """
     rows = []
     for choice in draw_layouts(net, costs, seed):
         gates = functional.one_hot(torch.tensor(choice), len(net.labels)).float()
         loss = evaluate(net, corpus, "alphas", config, machine, limit=TOKENS, gates=gates).loss
-        rows.append({"layers": [net.labels[index] for index in choice], "cost": round(costs.share_of(choice), 6), "loss": loss})
+        rows.append(
+            {"layers": [net.labels[index] for index in choice], "cost": round(costs.share_of(choice), 6), "loss": loss}
+        )
     rows.sort(key=lambda row: (row["loss"], row["layers"]))
     write_json(folder / "layouts.json", {"part": "alphas", "layouts": rows})
 

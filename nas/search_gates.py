@@ -9,10 +9,12 @@ from supernet.gates import RELAXATIONS, gumbel_noise, keep_largest, temperature_
 
 
 def weight_gates(alphas: Tensor, config: Config, seed: int, step: int) -> Tensor:
-    """Gates [N, C] of a weight step, from alphas [N, C] without gradient; on the CPU, so that nothing waits for a device.
+    """Gates [N, C] of a weight step, from alphas [N, C] without gradient; on the CPU, so that nothing waits for a
+    device.
 
-    The relaxation's gates at the alphas. Only in the warm-up of `sampled` do the alphas not matter: at first every candidate runs at
-    equal gates, which leads the shared weights away from a bigram model's loss, then each runs equally often (Chu et al. 2021, FairNAS).
+    The relaxation's gates at the alphas. Only in the warm-up of `sampled` do the alphas not matter: at first every
+    candidate runs at equal gates, which leads the shared weights away from a bigram model's loss, then each runs
+    equally often (Chu et al. 2021, FairNAS).
     """
     settings = config.search
     layers, candidates = alphas.shape
@@ -25,7 +27,8 @@ def weight_gates(alphas: Tensor, config: Config, seed: int, step: int) -> Tensor
 
 
 def fair_path(layers: int, candidates: int, seed: int, step: int) -> Tensor:
-    """One-hot gates [N, C]: in every C steps each candidate of each layer runs once, in an order drawn anew, apart for each layer."""
+    """One-hot gates [N, C]: in every C steps each candidate of each layer runs once, in an order drawn anew, apart for
+    each layer."""
     turn, place = divmod(step, candidates)
     generator = generator_from(seed, "fair order", turn)
     orders = torch.stack([torch.randperm(candidates, generator=generator) for _ in range(layers)])  # [N, C]
@@ -43,5 +46,10 @@ def relaxed_gates(settings: SearchConfig, alphas: Tensor, noise: Tensor, step: i
 
 def temperature(settings: SearchConfig, step: int) -> float:
     """The temperature of a step: constant in the warm-up, then from start to end, exactly at both ends."""
-    return temperature_at(step, first=settings.warmup_steps, last=settings.steps - 1,
-                          start=settings.temperature_start, end=settings.temperature_end)  # fmt: skip
+    return temperature_at(
+        step,
+        first=settings.warmup_steps,
+        last=settings.steps - 1,
+        start=settings.temperature_start,
+        end=settings.temperature_end,
+    )

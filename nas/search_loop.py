@@ -54,7 +54,8 @@ class SearchState(TrainState):
     _copied: tuple[int, Tensor] | None = None
 
     def host_alphas(self) -> Tensor:
-        """The alphas [N, C] on the CPU, where layouts are drawn; from a GPU copied once after they have moved, so that no other step waits."""
+        """The alphas [N, C] on the CPU, where layouts are drawn; from a GPU copied once after they have moved, so that
+        no other step waits."""
         alphas = self.model.alphas.detach()
         if alphas.device.type == "cpu":
             return alphas
@@ -65,10 +66,12 @@ class SearchState(TrainState):
     def to_checkpoint(self) -> dict[str, Any]:
         """Tensors and plain values only, so that it loads with weights_only=True."""
         return super().to_checkpoint() | {
-            "arch_optimizer": self.arch_optimizer.state_dict(), "candidates": self.model.labels,
-            "recorded_steps": list(self.recorded_steps), "recorded": torch.stack(self.recorded) if self.recorded else None,
+            "arch_optimizer": self.arch_optimizer.state_dict(),
+            "candidates": self.model.labels,
+            "recorded_steps": list(self.recorded_steps),
+            "recorded": torch.stack(self.recorded) if self.recorded else None,
             "arch_memory": gathered_rows(self.arch_memory),
-        }  # fmt: skip
+        }
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from `to_checkpoint`'s value."""
@@ -90,30 +93,52 @@ def build_state(config: Config, corpus: Corpus, machine: Machine, seed: int) -> 
     if config.run.shard:
         shard(net, machine)
     return SearchState(
-        net, build_adamw(net, config.search.weight_lr, config.search.weight_decay), machine.scaler(),
+        net,
+        build_adamw(net, config.search.weight_lr, config.search.weight_decay),
+        machine.scaler(),
         arch_optimizer=torch.optim.Adam([net.alphas], lr=config.search.arch_lr, betas=(0.5, 0.999)),
-    )  # fmt: skip
+    )
 
 
-def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, seed: int, machine: Machine,
-               stop: StopFlag, slot: int = 0, later: str = "") -> None:  # fmt: skip
-    """Train a supernet and write `probabilities.json`, `layouts.json`, `metrics.jsonl` and `checkpoint.pt` into `folder`.
+def run_search(
+    config: Config,
+    corpus: Corpus,
+    costs: CostTable,
+    folder: Path,
+    seed: int,
+    machine: Machine,
+    stop: StopFlag,
+    slot: int = 0,
+    later: str = "",
+) -> None:
+    """Train a supernet and write `probabilities.json`, `layouts.json`, `metrics.jsonl` and `checkpoint.pt` into
+    `folder`.
 
-    Goes on from the folder's checkpoint where there is one. Raises Stopped on a signal after the step in flight, and RunFailed
-    when the loss stays non-finite, at a lower learning rate as well.
+    Goes on from the folder's checkpoint where there is one. Raises Stopped on a signal after the step in flight, and
+    RunFailed when the loss stays non-finite, at a lower learning rate as well.
     """
     settings = config.search
     state = build_state(config, corpus, machine, seed)
     resume(state, folder, machine)
-    progress = tqdm(total=settings.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0)
+    progress = tqdm(
+        total=settings.steps, initial=state.step, desc=f"search seed {seed}{later}", position=slot, mininterval=1.0
+    )
     live, board = LiveView(folder), TensorBoardLog(folder, config.run.tensorboard and machine.rank == 0, state.step)
     clock = StepClock(state.step)
-    with MetricsLog(folder / "metrics.jsonl", state.step) as metrics, progress, stop.deferred(), contextlib.closing(board):
+    with (
+        MetricsLog(folder / "metrics.jsonl", state.step) as metrics,
+        progress,
+        stop.deferred(),
+        contextlib.closing(board),
+    ):
         while state.step < settings.steps:
             try:
                 with clock:
                     numbers = weight_step(state, config, corpus, machine, seed)
-                    if state.step > settings.warmup_steps and (state.step - settings.warmup_steps) % settings.arch_every == 0:
+                    if (
+                        state.step > settings.warmup_steps
+                        and (state.step - settings.warmup_steps) % settings.arch_every == 0
+                    ):
                         numbers |= arch_step(state, config, corpus, costs, machine, seed)
             except NotFinite as failure:
                 state = go_back(state, partial(build_state, config, corpus, machine, seed), folder, machine, failure)
@@ -123,11 +148,18 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
                 continue
             progress.update(state.step - progress.n)
             if _due(state.step, config.run.log_every, settings.steps):
-                speed = clock.steps_per_second(state.step, machine) * machine.world * config.data.batch_size * config.data.seq_len
+                speed = (
+                    clock.steps_per_second(state.step, machine)
+                    * machine.world
+                    * config.data.batch_size
+                    * config.data.seq_len
+                )
                 line = log_line(state, config, corpus, costs, machine, numbers) | {"tokens_per_second": round(speed, 1)}
                 metrics.write(**line)
                 board.write(line, state.recorded[-1])
-                progress.set_postfix(loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False)
+                progress.set_postfix(
+                    loss=line["loss"], entropy=line["entropy"], cost=line["expected_cost"], refresh=False
+                )
             if state.step % config.run.checkpoint_every == 0 or state.step == settings.steps:
                 save_state(state, folder, machine)
                 write_probabilities(folder, state, costs, config, seed, verdict=None)
@@ -141,13 +173,24 @@ def run_search(config: Config, corpus: Corpus, costs: CostTable, folder: Path, s
     write_probabilities(folder, state, costs, config, seed, verdict=verdict)
 
 
-def weight_step(state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, Tensor | float]:
+def weight_step(
+    state: SearchState, config: Config, corpus: Corpus, machine: Machine, seed: int
+) -> dict[str, Tensor | float]:
     """One AdamW step of the weights on the `weights` part; the alphas stay as they are, bit for bit."""
     settings, step, net = config.search, state.step, state.model
     gates = weight_gates(state.host_alphas(), config, seed, step)
     seed_dropout(machine, seed, "dropout", step)
-    batch = training_batch(corpus, "weights", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="weights",
-                           segment=step)  # fmt: skip
+    batch = training_batch(
+        corpus,
+        "weights",
+        config.data,
+        machine,
+        memory_len=net.memory_len,
+        seed=seed,
+        step=step,
+        stream="weights",
+        segment=step,
+    )
     set_mode(net, training=True)
     net.recompute = config.run.recompute == "all"
     net.alphas.requires_grad_(False)
@@ -165,19 +208,33 @@ def arch_step(
 ) -> dict[str, Tensor]:
     """One Adam step of the alphas on the `alphas` part; the weights stay as they are, bit for bit.
 
-    The gradient is that of the relaxation's gates; for `sampled` it is the score-function estimate over `arch_samples` layouts
-    that run forward only, on one batch. The cost term's gradient is exact: expected cost is linear in the probabilities.
+    The gradient is that of the relaxation's gates; for `sampled` it is the score-function estimate over `arch_samples`
+    layouts that run forward only, on one batch. The cost term's gradient is exact: expected cost is linear in the
+    probabilities.
     """
     settings, net, step = config.search, state.model, state.step - 1
-    batch = training_batch(corpus, "alphas", config.data, machine, memory_len=net.memory_len, seed=seed, step=step, stream="alphas",
-                           segment=(step - settings.warmup_steps) // settings.arch_every)  # fmt: skip
+    batch = training_batch(
+        corpus,
+        "alphas",
+        config.data,
+        machine,
+        memory_len=net.memory_len,
+        seed=seed,
+        step=step,
+        stream="alphas",
+        segment=(step - settings.warmup_steps) // settings.arch_every,
+    )
     set_mode(net, training=False)  # no dropout: the alphas weigh blocks, not noise
     net.recompute = config.run.recompute != "none"
     run = partial(part_losses, net, batch, machine, size=config.data.micro_batch_size, memory=state.arch_memory)
     if settings.relaxation == "sampled":
-        gradient, mean, memory = _score_function(state, run, settings.arch_samples, generator_from(seed, "arch layouts", step))
+        gradient, mean, memory = _score_function(
+            state, run, settings.arch_samples, generator_from(seed, "arch layouts", step)
+        )
     else:
-        noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(machine.device, non_blocking=True)
+        noise = gumbel_noise(tuple(net.alphas.shape), generator_from(seed, "arch gates", step)).to(
+            machine.device, non_blocking=True
+        )
         gradient, mean, memory = _gate_gradient(net, run, relaxed_gates(settings, net.alphas, noise, step), settings)
     penalty = settings.cost_weight * costs.penalty(costs.expected(net.probabilities()))
     gradient += torch.autograd.grad(penalty, net.alphas)[0]
@@ -193,7 +250,9 @@ def arch_step(
     return {"arch_loss": mean}
 
 
-def _gate_gradient(net: Supernet, run: Run, gates: Tensor, settings: SearchConfig) -> tuple[Tensor, Tensor, Tensor | None]:
+def _gate_gradient(
+    net: Supernet, run: Run, gates: Tensor, settings: SearchConfig
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """(gradient of the alphas through their gates, loss, next memory)."""
     leaf, mean, memories = gates.detach().requires_grad_(), 0.0, []
     into_gates = torch.zeros_like(leaf)
@@ -204,12 +263,14 @@ def _gate_gradient(net: Supernet, run: Run, gates: Tensor, settings: SearchConfi
     return torch.autograd.grad(gates, net.alphas, into_gates)[0], mean, join_memories(memories)
 
 
-def _score_function(state: SearchState, run: Run, samples: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None]:
+def _score_function(
+    state: SearchState, run: Run, samples: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """(estimate of the alphas' gradient, mean loss of the layouts, next memory: that of the first layout)."""
     net, alphas = state.model, state.host_alphas()
     gates = [sampled_gates(alphas, gumbel_noise(tuple(alphas.shape), generator), 1.0) for _ in range(samples)]
     with torch.no_grad():
-        found = [list(zip(*run(layout))) for layout in gates]
+        found = [list(zip(*run(layout), strict=True)) for layout in gates]
     losses = torch.stack([sum(loss) for loss, _ in found])
     choices = torch.stack([layout.argmax(dim=-1) for layout in gates]).to(losses.device, non_blocking=True)
     (gradient,) = torch.autograd.grad(score_function_loss(net.alphas, choices, losses), net.alphas)
@@ -217,9 +278,13 @@ def _score_function(state: SearchState, run: Run, samples: int, generator: torch
 
 
 def log_line(
-    state: SearchState, config: Config, corpus: Corpus, costs: CostTable, machine: Machine,
+    state: SearchState,
+    config: Config,
+    corpus: Corpus,
+    costs: CostTable,
+    machine: Machine,
     numbers: dict[str, Tensor | float],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """One line of metrics.jsonl; held-out figures only at the steps of `evaluate_every` and at the end."""
     settings, net = config.search, state.model
     with torch.no_grad():
@@ -242,9 +307,11 @@ def log_line(
 
 
 def held_out_losses(net: Supernet, config: Config, corpus: Corpus, machine: Machine, step: int) -> dict[str, float]:
-    """`held_out_loss` of the supernet as it is trained, `derived_loss` of the most probable layout with inherited weights.
+    """`held_out_loss` of the supernet as it is trained, `derived_loss` of the most probable layout with inherited
+    weights.
 
-    The supernet's loss is the mean over DRAWS gates of the relaxation (the same noise at every step; `softmax` has none).
+    The supernet's loss is the mean over DRAWS gates of the relaxation (the same noise at every step; `softmax` has
+    none).
     """
     alphas = net.alphas.detach().cpu()
     best = one_hot_rows(alphas)
@@ -267,15 +334,18 @@ def write_probabilities(
     folder: Path, state: SearchState, costs: CostTable, config: Config, seed: int, verdict: dict[str, Any] | None
 ) -> None:
     """`probabilities.json`: every recorded softmax(alphas), noise-free, with the costs and the verdict."""
-    write_json(folder / "probabilities.json", {
-        "candidates": state.model.labels,
-        "steps": state.recorded_steps,
-        "probabilities": [[[round(p, 7) for p in row] for row in matrix.tolist()] for matrix in state.recorded],
-        "cost": {**costs.to_json(), "budget": config.search.budget},
-        "seed": seed,
-        "versions": versions(),
-        "verdict": verdict or {"converged": False, "reasons": ["the search has not finished"]},
-    })  # fmt: skip
+    write_json(
+        folder / "probabilities.json",
+        {
+            "candidates": state.model.labels,
+            "steps": state.recorded_steps,
+            "probabilities": [[[round(p, 7) for p in row] for row in matrix.tolist()] for matrix in state.recorded],
+            "cost": {**costs.to_json(), "budget": config.search.budget},
+            "seed": seed,
+            "versions": versions(),
+            "verdict": verdict or {"converged": False, "reasons": ["the search has not finished"]},
+        },
+    )
 
 
 def _due(step: int, every: int, last: int) -> bool:

@@ -1,4 +1,5 @@
-"""Weights too large for one device: fully sharded data parallel (FSDP2); and checkpoints that depend neither on it nor on the processes."""
+"""Weights too large for one device: fully sharded data parallel (FSDP2); and checkpoints that depend neither on it nor
+on the processes."""
 
 from typing import Any
 
@@ -25,7 +26,9 @@ def shard(model: nn.Module, machine: Machine) -> None:
         for unit in getattr(layer, "candidates", [layer]):
             if any(True for _ in unit.parameters()):
                 fully_shard(unit, mesh=mesh)
-    fully_shard(model, mesh=mesh, ignored_params={parameter for name, parameter in model.named_parameters() if name == "alphas"})
+    fully_shard(
+        model, mesh=mesh, ignored_params={parameter for name, parameter in model.named_parameters() if name == "alphas"}
+    )
 
 
 def gathered(value: Any) -> Any:
@@ -72,7 +75,8 @@ def scattered_moments(saved: dict[str, Any], optimizer: torch.optim.Optimizer) -
 
 
 def gathered_rows(memory: torch.Tensor | None) -> torch.Tensor | None:
-    """The memory [N, B, M', d] of all processes' rows in the order of the whole batch, on the CPU; all processes must call it."""
+    """The memory [N, B, M', d] of all processes' rows in the order of the whole batch, on the CPU; all processes must
+    call it."""
     if memory is None or processes() == 1:
         return None if memory is None else memory.cpu()
     parts = [torch.empty_like(memory) for _ in range(processes())]
@@ -81,7 +85,8 @@ def gathered_rows(memory: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def scattered_rows(memory: torch.Tensor | None, model: nn.Module) -> torch.Tensor | None:
-    """This process's rows of the memory of a whole batch, where the model is; none in any process where the rows do not come out even."""
+    """This process's rows of the memory of a whole batch, where the model is; none in any process where the rows do not
+    come out even."""
     if memory is None or memory.shape[1] % processes():
         return None
     mine = memory if processes() == 1 else memory[:, dist.get_rank() :: processes()]

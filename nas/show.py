@@ -23,15 +23,18 @@ def as_pattern(arch: Architecture) -> str:
 
 
 def as_tuple(arch: Architecture) -> str:
-    """The tuple that x-transformers takes as `custom_layers`: "a" attention, "f" feed-forward; identity layers fall away.
+    """The tuple that x-transformers takes as `custom_layers`: "a" attention, "f" feed-forward; identity layers fall
+    away.
 
     UserError where a layer is of a kind that such an order cannot name.
     """
     names = {"self_attention": "a", "feed_forward": "f"}
     for index, layer in enumerate(arch.layers):
         if layer.block not in {*names, "identity"}:
-            raise UserError(f"layers[{index}]: {layer.label} has no name in a tuple of layer orders, which knows attention and "
-                            "feed-forward alone; use --format json")  # fmt: skip
+            raise UserError(
+                f"layers[{index}]: {layer.label} has no name in a tuple of layer orders, which knows attention and "
+                "feed-forward alone; use --format json"
+            )
     return repr(tuple(names[layer.block] for layer in arch.layers if layer.block != "identity"))
 
 
@@ -94,7 +97,11 @@ def _evidence(arch: Architecture) -> list[str]:
     if not evidence:
         return []
     verdict = evidence.get("verdict", {})
-    lines = ["", "converged" if verdict.get("converged") else "not converged", *(f"  {r}" for r in verdict.get("reasons", []))]
+    lines = [
+        "",
+        "converged" if verdict.get("converged") else "not converged",
+        *(f"  {r}" for r in verdict.get("reasons", [])),
+    ]
     for rule in evidence.get("rules", []):
         supported = "" if rule.get("supported", True) else " (not supported by the evidence)"
         lines.append(f"rule {rule['rule']} = {rule['value']}{supported}: {rule['reason']}")
@@ -103,4 +110,11 @@ def _evidence(arch: Architecture) -> list[str]:
     return lines
 
 
-FORMATS = {"text": text, "table": as_table, "picture": as_picture, "json": as_json, "pattern": as_pattern, "tuple": as_tuple}
+FORMATS = {
+    "text": text,
+    "table": as_table,
+    "picture": as_picture,
+    "json": as_json,
+    "pattern": as_pattern,
+    "tuple": as_tuple,
+}

@@ -9,8 +9,9 @@ import os
 import sys
 from collections.abc import Iterator, MutableMapping
 
-# A step takes and returns megabytes thousands of times. Kept by the process and laid in large pages they cost a CPU no page faults
-# and hardly a miss of its address cache: a search by two processes takes 8 to 18 % less time, by one 20 to 24 %, for 4 % more memory.
+# A step takes and returns megabytes thousands of times. Kept by the process and laid in large pages they cost a CPU no
+# page faults and hardly a miss of its address cache: a search by two processes takes 8 to 18 % less time, by one 20 to
+# 24 %, for 4 % more memory.
 KEEP_MEMORY = "glibc.malloc.hugetlb=1:glibc.malloc.trim_threshold=1073741824:glibc.malloc.mmap_threshold=33554432"
 
 RESTARTED = "PAR_SEARCH_RESTARTED"  # set for the restarted process, which takes it out
@@ -18,9 +19,9 @@ RESTARTED = "PAR_SEARCH_RESTARTED"  # set for the restarted process, which takes
 
 def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set what the user has not set."""
-    # Threads that wait for each other spin for about a tenth of a millisecond, then sleep. Never spinning costs small models three
-    # quarters of their speed on an idle machine; OpenMP's own hundreds of milliseconds make a step twenty times slower where
-    # anything else runs (benchmarks/README.md).
+    # Threads that wait for each other spin for about a tenth of a millisecond, then sleep. Never spinning costs small
+    # models three quarters of their speed on an idle machine; OpenMP's own hundreds of milliseconds make a step twenty
+    # times slower where anything else runs (benchmarks/README.md).
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", "3000")
     if not any(name.startswith("MALLOC_") for name in environment):  # older names of the same choices
@@ -28,9 +29,11 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
 
 
 def restart_prepared() -> None:
-    """`prepare`, and restart this process, once, where that has set something that only a new one reads; call it first of all.
+    """`prepare`, and restart this process, once, where that has set something that only a new one reads; call it first
+    of all.
 
-    Only a script that Python was given by itself restarts: not one that a debugger, a profiler or a session runs, whose state would go.
+    Only a script that Python was given by itself restarts: not one that a debugger, a profiler or a session runs, whose
+    state would go.
     """
     if os.environ.pop(RESTARTED, None):
         return
@@ -50,8 +53,8 @@ def _is_own_script() -> bool:
 
 @contextlib.contextmanager
 def loading() -> Iterator[None]:
-    """Load modules with one garbage collection, of what they left: torch makes 280,000 objects that stay, and nearly seven hundred
-    collections would walk them meanwhile.
+    """Load modules with one garbage collection, of what they left: torch makes 280,000 objects that stay, and nearly
+    seven hundred collections would walk them meanwhile.
     """
     enabled, modules = gc.isenabled(), len(sys.modules)
     gc.disable()
@@ -59,7 +62,8 @@ def loading() -> Iterator[None]:
         yield
     finally:
         if len(sys.modules) > modules:
-            gc.collect(0)  # torch's compiler leaves frames behind that hold those of the caller, and with them its model
+            # torch's compiler leaves frames behind that hold those of the caller, and with them its model
+            gc.collect(0)
             if gc.get_freeze_count() == 0:  # to freeze and thaw is to count all there is as old
                 gc.freeze()
                 gc.unfreeze()

@@ -8,7 +8,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM came. Not an Exception, as KeyboardInterrupt is none: nothing on the way may take it for a failure."""
+    """SIGINT or SIGTERM came. Not an Exception, as KeyboardInterrupt is none: nothing on the way may take it for a
+    failure."""
 
     def __init__(self, signal_number: int):
         super().__init__(f"stopped by {signal.Signals(signal_number).name}")
@@ -16,7 +17,8 @@ class Stopped(BaseException):
 
 
 class StopFlag:
-    """Remembers the first SIGINT or SIGTERM. It acts at once, except within `deferred`, where loops look at it between steps."""
+    """Remembers the first SIGINT or SIGTERM. It acts at once, except within `deferred`, where loops look at it between
+    steps."""
 
     def __init__(self) -> None:
         self.signal_number: int | None = None

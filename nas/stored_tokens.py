@@ -1,6 +1,8 @@
-"""Token numbers that another program has made: copied into the token file once, their text counted where a tokenizer tells it."""
+"""Token numbers that another program has made: copied into the token file once, their text counted where a tokenizer
+tells it."""
 
 import hashlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -18,11 +20,13 @@ LONGEST_CHARACTER = 4  # bytes, so tokens at most
 
 
 def stored_tokenizer(name: str, tokens: str) -> TokenizerFile | None:
-    """The tokenizer file that `data.tokens` names, None for `numbers`; SettingError on data.tokens for the kinds that a text needs."""
+    """The tokenizer file that `data.tokens` names, None for `numbers`; SettingError on data.tokens for the kinds that a
+    text needs."""
     if tokens in KINDS:
         raise SettingError(
             "data.tokens",
-            f"the files of {name} hold tokens already; expected {STORED}, or the tokenizers JSON file they were made with, not {tokens}",
+            f"the files of {name} hold tokens already; expected {STORED}, or the tokenizers JSON file they were made "
+            f"with, not {tokens}",
         )
     return None if tokens == STORED else tokenizer_file(tokens, [STORED])
 
@@ -30,12 +34,13 @@ def stored_tokenizer(name: str, tokens: str) -> TokenizerFile | None:
 def stored_token_file(source: Source, tokenizer: TokenizerFile | None) -> tuple[str, TokenFile]:
     """The kind of the tokens (pieces with a tokenizer, numbers without) and their file.
 
-    For numbers the vocabulary is as large as the largest one asks for: a pickle beside the files, which may say more, is
-    never read, since reading it would run code.
+    For numbers the vocabulary is as large as the largest one asks for: a pickle beside the files, which may say more,
+    is never read, since reading it would run code.
     """
     kind = tokenizer.kind if tokenizer else STORED
     lengths = [file.size for file in source.text.files]
-    name = f"{source.name}-{kind}-{cache_key(source.text.sha256, lengths, source.cuts, tokenizer.source if tokenizer else '')}"
+    key = cache_key(source.text.sha256, lengths, source.cuts, tokenizer.source if tokenizer else "")
+    name = f"{source.name}-{kind}-{key}"
     return kind, find_tokens(name) or save_tokens(name, partial(_write, source, tokenizer))
 
 
@@ -44,7 +49,8 @@ def _write(source: Source, tokenizer: TokenizerFile | None, file: BinaryIO) -> d
     if tokenizer and largest >= tokenizer.vocab_size:
         raise SettingError(
             "data.tokens",
-            f"{source.text.label} holds the number {largest}, but the tokenizer has only {tokenizer.vocab_size:,}; expected the one "
+            f"{source.text.label} holds the number {largest}, but the tokenizer has only {tokenizer.vocab_size:,}; "
+            "expected the one "
             "they were made with",
         )
     for _, block in source.text.blocks(0, source.text.size):
@@ -52,13 +58,18 @@ def _write(source: Source, tokenizer: TokenizerFile | None, file: BinaryIO) -> d
     held_out, test = source.cuts or (0, 0)
     weights_end = held_out // DTYPE.itemsize * 80 // 100 * DTYPE.itemsize
     borders = [0, weights_end, held_out, test, source.text.size]
-    sizes = {part: asdict(_size(source.text, start, end, tokenizer)) for part, start, end in zip(PARTS, borders, borders[1:])}
+    sizes = {
+        part: asdict(_size(source.text, start, end, tokenizer))
+        for part, (start, end) in zip(PARTS, itertools.pairwise(borders), strict=True)
+    }
     return {
         "dtype": DTYPE.name,
         "tokens": source.text.size // DTYPE.itemsize,
         "vocab_size": tokenizer.vocab_size if tokenizer else largest + 1,
         # without a tokenizer nobody knows what the numbers mean in other files
-        "vocabulary_id": vocabulary_id(tokenizer) if tokenizer else hashlib.sha256(source.text.sha256.encode()).hexdigest(),
+        "vocabulary_id": vocabulary_id(tokenizer)
+        if tokenizer
+        else hashlib.sha256(source.text.sha256.encode()).hexdigest(),
         "symbols": [],
         "sizes": sizes,
     }

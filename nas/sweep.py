@@ -32,10 +32,11 @@ class SweepPoint:
 
 
 def sweep_run(folder: Path, config: Config, stop: StopFlag) -> dict[str, Any]:
-    """Train the layouts of `sweep.cuts` x `sweep.ratios` and the baseline into `RUN/sweep/`; returns what `sweep.json` holds.
+    """Train the layouts of `sweep.cuts` x `sweep.ratios` and the baseline into `RUN/sweep/`; returns what `sweep.json`
+    holds.
 
-    The attention-like kinds are those that the run learned. The largest ratio whose mean loss lies within the baseline's noise
-    band is written as `architectures/par-sweep.json`, with the sweep as its evidence.
+    The attention-like kinds are those that the run learned. The largest ratio whose mean loss lies within the
+    baseline's noise band is written as `architectures/par-sweep.json`, with the sweep as its evidence.
     """
     corpus = load_corpus(config.data)
     points = sweep_points(folder, config)
@@ -61,9 +62,15 @@ def _check_same_settings(home: Path, config: Config) -> None:
     settings = {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
     if path.exists():
         before = read_json(path)
-        changed = [key for key in settings if key != "sweep.ratios" and key != "sweep.cuts" and before.get(key) != settings[key]]
+        changed = [
+            key
+            for key in settings
+            if key != "sweep.ratios" and key != "sweep.cuts" and before.get(key) != settings[key]
+        ]
         if changed:
-            raise UserError(f"{home} holds a sweep with another {', '.join(changed)}; give that value again, or remove the folder")
+            raise UserError(
+                f"{home} holds a sweep with another {', '.join(changed)}; give that value again, or remove the folder"
+            )
     write_json(path, settings)
 
 
@@ -74,7 +81,9 @@ def sweep_points(folder: Path, config: Config) -> list[SweepPoint]:
         for ratio in sorted(config.sweep.ratios):
             arch = derive_architectures(folder, cut=cut, ratio=ratio)["par-rule"]
             if all(arch.layers != point.arch.layers for point in points):
-                points.append(SweepPoint(cut, ratio, dataclasses.replace(arch, name=f"cut-{cut:.3g}-ratio-{ratio:.3g}")))
+                points.append(
+                    SweepPoint(cut, ratio, dataclasses.replace(arch, name=f"cut-{cut:.3g}-ratio-{ratio:.3g}"))
+                )
     return points
 
 
@@ -90,15 +99,27 @@ def judge_sweep(points: list[SweepPoint], rows: list[dict[str, Any]], baseline: 
     for point in points:
         values = losses[point.arch.name]
         cost = next(row["relative_flops"] for row in rows if row["name"] == point.arch.name)
-        entries.append({
-            "name": point.arch.name, "cut": point.cut, "ratio": point.ratio, "pattern": point.arch.pattern, "relative_flops": cost,
-            "held_out_loss": float(np.mean(values)), "spread": float(np.std(values, ddof=1)) if seeds > 1 else None,
-            "within_band": bool(np.mean(values) <= limit),
-        })  # fmt: skip
+        entries.append(
+            {
+                "name": point.arch.name,
+                "cut": point.cut,
+                "ratio": point.ratio,
+                "pattern": point.arch.pattern,
+                "relative_flops": cost,
+                "held_out_loss": float(np.mean(values)),
+                "spread": float(np.std(values, ddof=1)) if seeds > 1 else None,
+                "within_band": bool(np.mean(values) <= limit),
+            }
+        )
     within = [entry for entry in entries if entry["within_band"]]
     best = max(within, key=lambda entry: (entry["ratio"], -entry["held_out_loss"]), default=None)
     return {
-        "baseline": {"name": baseline, "held_out_loss": float(np.mean(losses[baseline])), "noise": noise, "limit": limit},
+        "baseline": {
+            "name": baseline,
+            "held_out_loss": float(np.mean(losses[baseline])),
+            "noise": noise,
+            "limit": limit,
+        },
         "seeds": seeds,
         "points": entries,
         "chosen": best["name"] if best else None,
@@ -111,11 +132,14 @@ def sweep_architecture(point: SweepPoint, found: dict[str, Any]) -> Architecture
     entry = next(entry for entry in found["points"] if entry["name"] == point.arch.name)
     base = found["baseline"]
     rule = {
-        "rule": "sweep", "value": point.ratio, "interval": None, "supported": found["seeds"] > 1,
+        "rule": "sweep",
+        "value": point.ratio,
+        "interval": None,
+        "supported": found["seeds"] > 1,
         "reason": f"The largest ratio whose mean loss {entry['held_out_loss']:.4f} stays below the baseline's "
         f"{base['held_out_loss']:.4f} plus its noise {base['noise']:.4f} ({found['seeds']} seeds each).",
         "points": found["points"],
-    }  # fmt: skip
+    }
     evidence = {**point.arch.evidence, "rules": [rule, *point.arch.evidence.get("rules", [])]}
     return dataclasses.replace(point.arch, name="par-sweep", evidence=evidence)
 
@@ -127,10 +151,14 @@ def sweep_table(found: dict[str, Any]) -> str:
     for entry in found["points"]:
         spread = "-" if entry["spread"] is None else f"{entry['spread']:.4f}"
         mark = "within the band" if entry["within_band"] else ""
-        lines.append(f"cut {entry['cut']:.3f}  ratio {entry['ratio']:5.2f}  cost {entry['relative_flops']:.2f}  "
-                     f"loss {entry['held_out_loss']:.4f}  spread {spread}  {entry['pattern']}  {mark}".rstrip())  # fmt: skip
+        lines.append(
+            f"cut {entry['cut']:.3f}  ratio {entry['ratio']:5.2f}  cost {entry['relative_flops']:.2f}  "
+            f"loss {entry['held_out_loss']:.4f}  spread {spread}  {entry['pattern']}  {mark}".rstrip()
+        )
     largest = found["largest_ratio"]
-    lines.append(f"largest ratio within the band: {largest:g}" if largest else "no ratio stays within the baseline's band")
+    lines.append(
+        f"largest ratio within the band: {largest:g}" if largest else "no ratio stays within the baseline's band"
+    )
     return "\n".join(lines)
 
 

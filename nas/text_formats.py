@@ -1,4 +1,5 @@
-"""Texts that lie packed or wrapped in other files: taken out once, a piece at a time, into a plain file in the cache."""
+"""Texts that lie packed or wrapped in other files: taken out once, a piece at a time, into a plain file in the
+cache."""
 
 import hashlib
 import lzma
@@ -20,7 +21,8 @@ XZ_MEMORY = 256 * 2**20  # bytes; the strongest usual setting, xz -9, unpacks wi
 
 
 def text_from(sources: list[Path], form: str, label: str, take_out: Callable[[], Iterator[bytes]]) -> TextFile:
-    """The text that `take_out` yields from the source files, as a file in the cache, made once for this form and content.
+    """The text that `take_out` yields from the source files, as a file in the cache, made once for this form and
+    content.
 
     SettingError on data.path where a source cannot be read or is not what its form asks for.
     """
@@ -56,15 +58,26 @@ def unzip(path: Path, member: str, size: int) -> Iterator[bytes]:
             found = archive.getinfo(member).file_size
             if found != size:
                 raise SettingError("data.path", f"{member} in {path} has {found:,} bytes, not {size:,}")
-            with archive.open(member) as file:  # it gives no more bytes than the archive says, and checks their CRC-32 at the end
+            with archive.open(
+                member
+            ) as file:  # it gives no more bytes than the archive says, and checks their CRC-32 at the end
                 while piece := file.read(CHUNK):
                     yield piece
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError) as error:  # RuntimeError: encrypted, unknown method
-        raise SettingError("data.path", f"{path} is damaged or no zip archive that can be read: {str(error) or 'it ends too soon'}") from None
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        lzma.LZMAError,
+        EOFError,
+        RuntimeError,
+    ) as error:  # RuntimeError: encrypted, unknown method
+        raise SettingError(
+            "data.path", f"{path} is damaged or no zip archive that can be read: {str(error) or 'it ends too soon'}"
+        ) from None
 
 
 def unxz(path: Path, member: str, size: int) -> Iterator[bytes]:
-    """The content of an xz file, of exactly `size` bytes and with the file's own checksum; it has no names for members."""
+    """The content of an xz file, of exactly `size` bytes and with the file's own checksum; it has no names for
+    members."""
     decompressor = lzma.LZMADecompressor(memlimit=XZ_MEMORY)
     left = size
     with path.open("rb") as file:
@@ -104,7 +117,9 @@ def _documents(path: Path) -> Iterator[bytes]:
             number += 1
             where = f"{path} line {number}"
             if len(line) > LONGEST_LINE:
-                raise SettingError("data.path", f"{where} is longer than {LONGEST_LINE:,} bytes; expected a document a line")
+                raise SettingError(
+                    "data.path", f"{where} is longer than {LONGEST_LINE:,} bytes; expected a document a line"
+                )
             if not line.strip():
                 continue
             try:
@@ -123,16 +138,29 @@ def _rows(files: list[Path], empty_row: str) -> Iterator[bytes]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
-        raise SettingError("data.path", f"{files[0]} needs the package pyarrow: pip install par-search[parquet]") from None
+        raise SettingError(
+            "data.path", f"{files[0]} needs the package pyarrow: pip install par-search[parquet]"
+        ) from None
     for path in files:
         try:
             with ParquetFile(path) as file:
                 if "text" not in file.schema_arrow.names:
-                    raise SettingError("data.path", f"{path} has no column 'text', only {', '.join(file.schema_arrow.names)}")
+                    raise SettingError(
+                        "data.path", f"{path} has no column 'text', only {', '.join(file.schema_arrow.names)}"
+                    )
                 for batch in file.iter_batches(batch_size=ROWS, columns=["text"]):
-                    yield "".join(_ended(empty_row if row == "" else row) for row in batch.column(0).to_pylist()).encode()
-        except (ArrowException, UnicodeError, TypeError, AttributeError) as error:  # no Parquet, or a column of something else
-            raise SettingError("data.path", f"{path} is not a Parquet file with strings under 'text': {error}") from None
+                    yield "".join(
+                        _ended(empty_row if row == "" else row) for row in batch.column(0).to_pylist()
+                    ).encode()
+        except (
+            ArrowException,
+            UnicodeError,
+            TypeError,
+            AttributeError,
+        ) as error:  # no Parquet, or a column of something else
+            raise SettingError(
+                "data.path", f"{path} is not a Parquet file with strings under 'text': {error}"
+            ) from None
 
 
 def _ended(text: str) -> str:

@@ -27,7 +27,8 @@ _digests: dict[tuple, str] = {}  # of texts read before, by their files' version
 class TextFile:
     """A file on disk, read piecewise; SettingError on data.path where it cannot be read.
 
-    `label` is how data.json names it, `place` how errors do (both by default from the path), `sha256` its digest where known.
+    `label` is how data.json names it, `place` how errors do (both by default from the path), `sha256` its digest where
+    known.
     """
 
     def __init__(self, path: Path, *, label: str = "", place: str = "", sha256: str | None = None):
@@ -44,7 +45,8 @@ class TextFile:
             raise SettingError("data.path", f"cannot read {path}: {error.strerror or error}") from None
 
     def version(self) -> tuple | None:
-        """What stands for the content as it is now; None where it was written so lately that it may change while its times do not."""
+        """What stands for the content as it is now; None where it was written so lately that it may change while its
+        times do not."""
         if self.known_sha256:
             return (self.known_sha256,)
         found = os.stat(self.path)
@@ -58,13 +60,16 @@ class TextFile:
             file.seek(start)
             data = file.read(end - start)
         if len(data) != end - start:
-            raise SettingError("data.path", f"{self.place} became shorter while it was read; start again once it is complete")
+            raise SettingError(
+                "data.path", f"{self.place} became shorter while it was read; start again once it is complete"
+            )
         return data
 
     def characters(self, start: int, end: int, *, whole_words: bool) -> Iterator[str]:
         """Bytes [start, end) as pieces of strict UTF-8, about CHUNK bytes each; `whole_words`: cut only before spaces.
 
-        Line ends, byte order marks and NULs stay as they are. SettingError names file and byte where the bytes are not UTF-8.
+        Line ends, byte order marks and NULs stay as they are. SettingError names file and byte where the bytes are not
+        UTF-8.
         """
         size = CHUNK
         while start < end:
@@ -76,8 +81,11 @@ class TextFile:
                     size *= 2
                     if size > LONGEST_WORD:
                         raise SettingError(
-                            "data.path", f"{self.place} has no white space in {size // 2:,} bytes from byte {start} on; use data.tokens "
-                            "bytes or chars")  # fmt: skip
+                            "data.path",
+                            f"{self.place} has no white space in {size // 2:,} bytes from byte {start} on; use "
+                            "data.tokens "
+                            "bytes or chars",
+                        )
                     continue
             try:
                 piece, used = codecs.utf_8_decode(data, "strict", last)
@@ -89,7 +97,9 @@ class TextFile:
 
     def _not_utf8(self, data: bytes, start: int, error: UnicodeDecodeError) -> SettingError:
         where = f"{self.place} is not UTF-8 at byte {start + error.start} (0x{data[error.start]:02x}, {error.reason})"
-        return SettingError("data.path", f"{where}; convert the file to UTF-8, or use data.tokens bytes, which takes any file")
+        return SettingError(
+            "data.path", f"{where}; convert the file to UTF-8, or use data.tokens bytes, which takes any file"
+        )
 
 
 class PackedText(TextFile):
@@ -115,7 +125,8 @@ class PackedText(TextFile):
 
 
 class JoinedText:
-    """Text files joined in order; offsets count bytes from the start of the first. `label` names them all in data.json."""
+    """Text files joined in order; offsets count bytes from the start of the first. `label` names them all in
+    data.json."""
 
     def __init__(self, files: list[TextFile], label: str = ""):
         self.files = files
@@ -166,7 +177,8 @@ class JoinedText:
         return sum(int(np.count_nonzero(_starts(data))) for _, data in self.blocks(start, end))
 
     def byte_of_character(self, number: int) -> int:
-        """Offset at which character `number` (from 0) starts; the size of the text where it has no more than `number`."""
+        """Offset at which character `number` (from 0) starts; the size of the text where it has no more than
+        `number`."""
         for offset, data in self.blocks(0, self.size):
             places = np.flatnonzero(_starts(data))
             if number < len(places):
@@ -205,7 +217,8 @@ class DataSettings(Protocol):
 
 
 class TextCounter:
-    """Characters and words of a text that comes in pieces; a word stands between white space, and each line end is one more."""
+    """Characters and words of a text that comes in pieces; a word stands between white space, and each line end is one
+    more."""
 
     def __init__(self) -> None:
         self.characters = 0
@@ -224,8 +237,9 @@ class TextCounter:
 class Source:
     """A data set before it is tokenised: its text, and the bytes at which held-out and test text start.
 
-    Without `cuts` the first 90 % are for training, 5 % are held out and 5 % are for the test. `check` raises SettingError
-    where the text is not the whole published one; it reads everything, so it runs only before tokens are made.
+    Without `cuts` the first 90 % are for training, 5 % are held out and 5 % are for the test. `check` raises
+    SettingError where the text is not the whole published one; it reads everything, so it runs only before tokens are
+    made.
     """
 
     name: str

@@ -71,8 +71,9 @@ def find_cached(name: str, read: Callable[[Path], Found | None]) -> Found | None
 def save_cached(name: str, write: Callable[[BinaryIO], dict[str, Any]], read: Callable[[Path], Found | None]) -> Found:
     """Make the files `name` in the first cache folder that can be written, and read them.
 
-    `write` fills the open file and returns what `name`.json is to hold. Both appear under their names only when they are
-    whole, the description last; of two processes that make the same ones, either wins. UserError where no folder can be written.
+    `write` fills the open file and returns what `name`.json is to hold. Both appear under their names only when they
+    are whole, the description last; of two processes that make the same ones, either wins. UserError where no folder
+    can be written.
     """
     reasons = []
     for folder in cache_folders():
@@ -86,7 +87,9 @@ def save_cached(name: str, write: Callable[[BinaryIO], dict[str, Any]], read: Ca
         if found:
             return found
         reasons.append(f"{folder} (the file changed after it was written)")
-    raise UserError(f"cannot keep tokens in {' or '.join(reasons)}; set XDG_CACHE_HOME to a folder with room to write in")
+    raise UserError(
+        f"cannot keep tokens in {' or '.join(reasons)}; set XDG_CACHE_HOME to a folder with room to write in"
+    )
 
 
 def find_tokens(name: str) -> TokenFile | None:
@@ -95,7 +98,8 @@ def find_tokens(name: str) -> TokenFile | None:
 
 
 def save_tokens(name: str, write: Callable[[BinaryIO], dict[str, Any]]) -> TokenFile:
-    """Make the token file `name`; `write` returns dtype, tokens (their number), vocab_size, vocabulary_id, symbols and sizes."""
+    """Make the token file `name`; `write` returns dtype, tokens (their number), vocab_size, vocabulary_id, symbols and
+    sizes."""
     return save_cached(name, write, _read_tokens)
 
 

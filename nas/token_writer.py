@@ -1,5 +1,7 @@
-"""From a text to its token file: where the parts start, the vocabulary, the numbers, and how much text each part holds."""
+"""From a text to its token file: where the parts start, the vocabulary, the numbers, and how much text each part
+holds."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, BinaryIO
@@ -14,8 +16,8 @@ from nas.tokens import Encoder, smallest_dtype, vocabulary_id
 def part_borders(source: Source, encoder: Encoder | None) -> list[int]:
     """The bytes at which weights, alphas, held_out and test start, and the end.
 
-    Shares (90, 5 and 5 %; 80 and 20 % of the training text) are of bytes for bytes and of characters otherwise, moved on to
-    the end of a word where tokens are made of words.
+    Shares (90, 5 and 5 %; 80 and 20 % of the training text) are of bytes for bytes and of characters otherwise, moved
+    on to the end of a word where tokens are made of words.
     """
     text = source.text
     if encoder is None:
@@ -32,7 +34,8 @@ def part_borders(source: Source, encoder: Encoder | None) -> list[int]:
 
 
 def write_tokens(source: Source, encoder: Encoder | None, file: BinaryIO) -> dict[str, Any]:
-    """Put a source's tokens into an open file, part after part, and return what token_cache.save_tokens keeps beside them.
+    """Put a source's tokens into an open file, part after part, and return what token_cache.save_tokens keeps beside
+    them.
 
     The encoder is fitted to the training text first, so that text is read twice.
     """
@@ -45,12 +48,14 @@ def write_tokens(source: Source, encoder: Encoder | None, file: BinaryIO) -> dic
     dtype = smallest_dtype(encoder.vocab_size)
     sizes = {
         part: asdict(_write_part(source.text, start, end, encoder=encoder, dtype=dtype, file=file))
-        for part, start, end in zip(PARTS, borders, borders[1:])
+        for part, (start, end) in zip(PARTS, itertools.pairwise(borders), strict=True)
     }
     return _description(dtype.name, sum(size["tokens"] for size in sizes.values()), encoder, sizes)
 
 
-def _description(dtype: str, tokens: int, encoder: Encoder | None, sizes: dict[str, dict[str, int]] | None) -> dict[str, Any]:
+def _description(
+    dtype: str, tokens: int, encoder: Encoder | None, sizes: dict[str, dict[str, int]] | None
+) -> dict[str, Any]:
     return {
         "dtype": dtype,
         "tokens": tokens,

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -23,9 +23,9 @@ _CODE_POINTS = 0x110000
 class Encoder(Protocol):
     """Turns pieces of text into token numbers, after `fit` has seen the training text alone.
 
-    `kind` names it in the cache; `source` tells two encoders of one kind apart before they are fitted; `whole_words` says
-    that a text may be cut into pieces only before white space; `symbols` are the vocabulary in order (empty for a tokenizer
-    file, which holds its own).
+    `kind` names it in the cache; `source` tells two encoders of one kind apart before they are fitted; `whole_words`
+    says that a text may be cut into pieces only before white space; `symbols` are the vocabulary in order (empty for a
+    tokenizer file, which holds its own).
     """
 
     kind: str
@@ -86,11 +86,12 @@ class Characters:
 
 
 class Words:
-    """One token a word between white space, and `<eos>` for each line end; the most frequent word has the lowest number.
+    """One token a word between white space, and `<eos>` for each line end; the most frequent word has the lowest
+    number.
 
-    `<eos>` is 0, as in Transformer-XL's vocabulary; words of equal count stand in order of appearance. `<unk>` is counted
-    like any word where the text holds it, as WikiText does, and is last where it does not. A last line without a line end
-    has its `<eos>` too.
+    `<eos>` is 0, as in Transformer-XL's vocabulary; words of equal count stand in order of appearance. `<unk>` is
+    counted like any word where the text holds it, as WikiText does, and is last where it does not. A last line without
+    a line end has its `<eos>` too.
     """
 
     kind = "words"
@@ -132,13 +133,13 @@ class Words:
 class TokenizerFile:
     """The pieces of a `tokenizers` JSON file (optional extra), without special tokens, truncation or padding.
 
-    Long texts are encoded a megabyte at a time, cut before white space. SettingError on data.tokens where the package is
-    missing or the file is not a tokenizer.
+    Long texts are encoded a megabyte at a time, cut before white space. SettingError on data.tokens where the package
+    is missing or the file is not a tokenizer.
     """
 
     kind = "pieces"
     whole_words = True
-    symbols: list[str] = []
+    symbols: ClassVar[list[str]] = []
 
     def __init__(self, path: Path):
         try:
@@ -184,7 +185,8 @@ class TokenizerFile:
 
 
 def build_encoder(tokens: str) -> Encoder | None:
-    """The encoder that `data.tokens` asks for; None for bytes, which need none. SettingError on data.tokens otherwise."""
+    """The encoder that `data.tokens` asks for; None for bytes, which need none. SettingError on data.tokens
+    otherwise."""
     if tokens == "bytes":
         return None
     if tokens == "chars":
@@ -192,7 +194,9 @@ def build_encoder(tokens: str) -> Encoder | None:
     if tokens == "words":
         return Words()
     if tokens == STORED:
-        raise SettingError("data.tokens", f"{STORED} is for data.name nanogpt; expected {', '.join(KINDS)}, or a tokenizers JSON file")
+        raise SettingError(
+            "data.tokens", f"{STORED} is for data.name nanogpt; expected {', '.join(KINDS)}, or a tokenizers JSON file"
+        )
     return tokenizer_file(tokens, KINDS)
 
 
@@ -202,7 +206,9 @@ def restored_encoder(kind: str, symbols: list[str], tokens: str) -> Encoder | No
     SettingError for stored numbers, whose text nobody knows.
     """
     if kind == STORED:
-        raise SettingError("data.tokens", f"{STORED} have no text; expected the tokenizers JSON file they were made with")
+        raise SettingError(
+            "data.tokens", f"{STORED} have no text; expected the tokenizers JSON file they were made with"
+        )
     encoder = build_encoder(tokens)
     if isinstance(encoder, (Characters, Words)):
         encoder.adopt(symbols)
@@ -210,10 +216,13 @@ def restored_encoder(kind: str, symbols: list[str], tokens: str) -> Encoder | No
 
 
 def tokenizer_file(tokens: str, kinds: Iterable[str]) -> TokenizerFile:
-    """The tokenizer file that `data.tokens` names; SettingError on data.tokens, with the kinds that it might have meant, otherwise."""
+    """The tokenizer file that `data.tokens` names; SettingError on data.tokens, with the kinds that it might have
+    meant, otherwise."""
     path = Path(os.path.expanduser(tokens))
     if path.suffix != ".json" and not os.path.exists(path):
-        raise SettingError("data.tokens", f"unknown kind {tokens!r}{did_you_mean(tokens, kinds)}, or a tokenizers JSON file")
+        raise SettingError(
+            "data.tokens", f"unknown kind {tokens!r}{did_you_mean(tokens, kinds)}, or a tokenizers JSON file"
+        )
     return TokenizerFile(path)
 
 
@@ -233,7 +242,8 @@ def smallest_dtype(vocab_size: int) -> np.dtype:
 
 
 def _raise_others(error: BaseException) -> None:
-    """Raise a stop or an interruption again; a panic of the package's Rust is no Exception, yet nothing but a wrong file."""
+    """Raise a stop or an interruption again; a panic of the package's Rust is no Exception, yet nothing but a wrong
+    file."""
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 

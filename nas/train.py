@@ -43,9 +43,15 @@ class Evaluation:
 
 
 def evaluate(
-    model: nn.Module, corpus: Corpus, part: str, config: Config, machine: Machine, *, limit: int | None = None,
+    model: nn.Module,
+    corpus: Corpus,
+    part: str,
+    config: Config,
+    machine: Machine,
+    *,
+    limit: int | None = None,
     gates: Tensor | None = None,
-) -> Evaluation:  # fmt: skip
+) -> Evaluation:
     """Loss of the model on a part of the text, every target once, or on `limit` targets spread evenly over it."""
     was_training = model.training
     model.eval()
@@ -56,7 +62,9 @@ def evaluate(
         for batch in batches_of(model, corpus, part, config, limit):
             inputs, targets = tokens_to(batch.tokens, machine.device)
             with machine.autocast():
-                logits, memory = logits_and_memory(model(inputs, *(() if gates is None else (gates,)), **carried(memory, batch)))
+                logits, memory = logits_and_memory(
+                    model(inputs, *(() if gates is None else (gates,)), **carried(memory, batch))
+                )
             by_token = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none")
             by_row = by_token.view(targets.shape).double().mean(dim=1)
             losses += by_row.tolist()
@@ -68,7 +76,8 @@ def evaluate(
 
 
 def batches_of(model: nn.Module, corpus: Corpus, part: str, config: Config, limit: int | None) -> Iterator[Batch]:
-    """The batches that a model is evaluated on: rows that go on where it has a memory, blocks that stand alone otherwise."""
+    """The batches that a model is evaluated on: rows that go on where it has a memory, blocks that stand alone
+    otherwise."""
     seq_len = config.data.eval_seq_len or config.data.seq_len if isinstance(model, Network) else config.data.seq_len
     rows = max(1, 8192 // seq_len)  # tokens that a CPU's cache and a small GPU both like
     memory_len = getattr(model, "memory_len", 0)
@@ -105,14 +114,17 @@ def train_architecture(
 ) -> None:
     """Train from scratch into `folder`: `architecture.json`, `metrics.jsonl`, `model.safetensors`, `result.json`.
 
-    Goes on from the folder's checkpoint where there is one; a finished training is left as it is. The data of step k depends
-    on (seed, k) alone, so every architecture sees the same text.
+    Goes on from the folder's checkpoint where there is one; a finished training is left as it is. The data of step k
+    depends on (seed, k) alone, so every architecture sees the same text.
     """
     if (folder / "result.json").exists():
         trained = Architecture.load(folder / "architecture.json")
         if (trained.layers, trained.model) != (arch.layers, arch.model):
-            raise UserError(f"{folder}: holds the training of another layout of the name {arch.name!r}, {trained.pattern}; give another "
-                            "run.dir, or another name in the file")  # fmt: skip
+            raise UserError(
+                f"{folder}: holds the training of another layout of the name {arch.name!r}, {trained.pattern}; give "
+                "another "
+                "run.dir, or another name in the file"
+            )
         return
     corpus = load_corpus(config.data)
     state = _train(arch, config, corpus, folder, seed, machine, stop, slot, until=config.retrain.steps)
@@ -124,7 +136,15 @@ def train_architecture(
 
 
 def train_to_rung(
-    arch: Architecture, config: Config, folder: Path, seed: int, step: int, *, machine: Machine, stop: StopFlag, slot: int = 0
+    arch: Architecture,
+    config: Config,
+    folder: Path,
+    seed: int,
+    step: int,
+    *,
+    machine: Machine,
+    stop: StopFlag,
+    slot: int = 0,
 ) -> None:
     """Train up to `step`, leave a checkpoint to go on from and `rung-STEP.json` with the loss on the `alphas` part."""
     corpus = load_corpus(config.data)
@@ -135,9 +155,20 @@ def train_to_rung(
     write_atomic(folder / f"rung-{step}.json", dumps_line(line).encode("utf-8"))
 
 
-def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, seed: int, machine: Machine, stop: StopFlag,
-           slot: int, *, until: int) -> TrainState:  # fmt: skip
-    """Train up to step `until`, from the folder's checkpoint where there is one; writes `architecture.json` and the metrics."""
+def _train(
+    arch: Architecture,
+    config: Config,
+    corpus: Corpus,
+    folder: Path,
+    seed: int,
+    machine: Machine,
+    stop: StopFlag,
+    slot: int,
+    *,
+    until: int,
+) -> TrainState:
+    """Train up to step `until`, from the folder's checkpoint where there is one; writes `architecture.json` and the
+    metrics."""
     settings = config.retrain
     folder.mkdir(parents=True, exist_ok=True)
     arch.save(folder / "architecture.json")
@@ -158,12 +189,24 @@ def _train(arch: Architecture, config: Config, corpus: Corpus, folder: Path, see
             progress.update(state.step - progress.n)
             last = state.step == settings.steps
             if state.step == 1 or last or state.step % config.run.log_every == 0:
-                speed = clock.steps_per_second(state.step, machine) * machine.world * config.data.batch_size * config.data.seq_len
+                speed = (
+                    clock.steps_per_second(state.step, machine)
+                    * machine.world
+                    * config.data.batch_size
+                    * config.data.seq_len
+                )
                 held_out = None
                 if last or passes(state.step, settings.evaluate_every, config.run.log_every):
-                    held_out = evaluate(state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens).loss
-                metrics.write(step=state.step, phase="retrain", loss=float(loss), held_out_loss=held_out,
-                              tokens_per_second=round(speed, 1))  # fmt: skip
+                    held_out = evaluate(
+                        state.model, corpus, "held_out", config, machine, limit=settings.evaluate_tokens
+                    ).loss
+                metrics.write(
+                    step=state.step,
+                    phase="retrain",
+                    loss=float(loss),
+                    held_out_loss=held_out,
+                    tokens_per_second=round(speed, 1),
+                )
                 progress.set_postfix(loss=float(loss), refresh=False)
             if state.step % config.run.checkpoint_every == 0 and not last:
                 save_state(state, folder, machine)
@@ -193,8 +236,17 @@ def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machi
     """One AdamW step on the `weights` part; returns the loss. A non-finite step changes nothing and is counted."""
     settings, step = config.retrain, state.step
     seed_dropout(machine, seed, "retrain", "dropout", step)
-    batch = training_batch(corpus, "weights", config.data, machine, memory_len=state.model.memory_len, seed=seed, step=step,
-                           stream="retrain", segment=step)  # fmt: skip
+    batch = training_batch(
+        corpus,
+        "weights",
+        config.data,
+        machine,
+        memory_len=state.model.memory_len,
+        seed=seed,
+        step=step,
+        stream="retrain",
+        segment=step,
+    )
     state.model.recompute = config.run.recompute == "all"
     losses = part_losses(state.model, batch, machine, size=config.data.micro_batch_size, memory=state.memory)
     rate = settings.lr * learning_rate(step, settings.steps)
@@ -203,8 +255,13 @@ def train_step(state: TrainState, config: Config, corpus: Corpus, machine: Machi
 
 def write_result(folder: Path, final: Evaluation, steps: int, corpus: Corpus) -> None:
     """`result.json`, the mark of a finished training: loss, its standard error, tokens, steps and vocabulary."""
-    line = {"steps": steps, "held_out_loss": final.loss, "standard_error": final.standard_error, "tokens": final.tokens,
-            "vocabulary_id": corpus.vocabulary_id}  # fmt: skip
+    line = {
+        "steps": steps,
+        "held_out_loss": final.loss,
+        "standard_error": final.standard_error,
+        "tokens": final.tokens,
+        "vocabulary_id": corpus.vocabulary_id,
+    }
     write_atomic(folder / "result.json", dumps_line(line).encode("utf-8"))
 
 

@@ -1,4 +1,5 @@
-"""A network with its optimizer: one step of its weights, what a resume needs, and the way back from a loss that is not finite."""
+"""A network with its optimizer: one step of its weights, what a resume needs, and the way back from a loss that is not
+finite."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -45,10 +46,14 @@ class TrainState:
     def to_checkpoint(self) -> dict[str, Any]:
         """Whole tensors and plain values only, so that it loads with weights_only=True; all processes must call it."""
         return {
-            "step": self.step, "bad_steps": self.bad_steps, "slowed": self.slowed, "model": whole_weights(self.model),
-            "optimizer": gathered(self.optimizer.state_dict()), "scaler": self.scaler.state_dict(),
+            "step": self.step,
+            "bad_steps": self.bad_steps,
+            "slowed": self.slowed,
+            "model": whole_weights(self.model),
+            "optimizer": gathered(self.optimizer.state_dict()),
+            "scaler": self.scaler.state_dict(),
             "memory": gathered_rows(self.memory),
-        }  # fmt: skip
+        }
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from `to_checkpoint`'s value."""
@@ -62,10 +67,12 @@ class TrainState:
     def descend(
         self, losses: Iterable[tuple[Tensor, Tensor | None]], lr: float, clip: float, machine: Machine, *, last: bool
     ) -> Tensor:
-        """One optimizer step down the processes' mean loss; returns it. `losses` are `part_losses`, whose memory is kept.
+        """One optimizer step down the processes' mean loss; returns it. `losses` are `part_losses`, whose memory is
+        kept.
 
-        A loss or gradient that is not finite changes nothing, empties the memory and is counted, all without waiting for the device. The
-        count is read every `machine.read_every` steps and after the `last`: NotFinite is raised for MOST_BAD_STEPS or more in a row.
+        A loss or gradient that is not finite changes nothing, empties the memory and is counted, all without waiting
+        for the device. The count is read every `machine.read_every` steps and after the `last`: NotFinite is raised for
+        MOST_BAD_STEPS or more in a row.
         """
         set_learning_rate(self.optimizer, lr * self.slowed)
         self.optimizer.zero_grad(set_to_none=True)
@@ -117,7 +124,8 @@ def require_few(bad_steps: int, loss: Tensor) -> None:
     """NotFinite from MOST_BAD_STEPS steps in a row on that were not finite."""
     if bad_steps >= MOST_BAD_STEPS:
         raise NotFinite(
-            f"the loss or its gradient was not finite in {bad_steps} steps in a row (last loss {float(loss)}); the last good "
+            f"the loss or its gradient was not finite in {bad_steps} steps in a row (last loss {float(loss)}); the "
+            "last good "
             "checkpoint is kept; lower the learning rate"
         )
 
@@ -145,5 +153,8 @@ def go_back(state: State, build: Callable[[], State], folder: Path, machine: Mac
     earlier = build()
     resume(earlier, folder, machine)
     earlier.slowed = SLOWER
-    warn(f"the loss was not finite in {MOST_BAD_STEPS} steps in a row: back to step {earlier.step} with {SLOWER} of the learning rate")
+    warn(
+        f"the loss was not finite in {MOST_BAD_STEPS} steps in a row: back to step {earlier.step} with {SLOWER} of "
+        "the learning rate"
+    )
     return earlier

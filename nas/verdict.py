@@ -43,10 +43,10 @@ def judge(state: Any, config: Config, corpus: Corpus, machine: Machine, seed: in
 def read_history(history: np.ndarray, blocks: list[str]) -> dict[str, float]:
     """Figures of the recorded probabilities [records, N, C] since the alphas began to learn.
 
-    The last quarter of the records stands for the noise: a layer is decided when its winner's mean lead over the runner-up
-    exceeds twice the lead's standard deviation there, and the winner never changes.
+    The last quarter of the records stands for the noise: a layer is decided when its winner's mean lead over the
+    runner-up exceeds twice the lead's standard deviation there, and the winner never changes.
     """
-    records, layers, candidates = history.shape
+    records, _layers, candidates = history.shape
     last = history[-max(2, math.ceil(records / 4)) :]
     winner = history[-1].argmax(axis=1)
     ranked = np.sort(last, axis=2)
@@ -68,8 +68,8 @@ def read_history(history: np.ndarray, blocks: list[str]) -> dict[str, float]:
 def measure_signal(net: Supernet, config: Config, corpus: Corpus, machine: Machine, seed: int) -> dict[str, float]:
     """Loss of the derived layout against uniformly drawn ones, all with inherited weights, on the alphas' text.
 
-    `advantage` is the mean difference in nats, `signal` that difference in standard errors over batches. Without anything to
-    learn it is noise, whatever the probabilities look like.
+    `advantage` is the mean difference in nats, `signal` that difference in standard errors over batches. Without
+    anything to learn it is noise, whatever the probabilities look like.
     """
     layers, candidates = net.alphas.shape
     generator = generator_from(seed, "verdict layouts")
@@ -79,13 +79,22 @@ def measure_signal(net: Supernet, config: Config, corpus: Corpus, machine: Machi
     differences = []
 
     def in_parts(batch: np.ndarray, layout: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-        return part_losses(net, Batch(batch, fresh=True), machine, layout, size=config.data.micro_batch_size, memory=None)
+        return part_losses(
+            net, Batch(batch, fresh=True), machine, layout, size=config.data.micro_batch_size, memory=None
+        )
 
     net.eval()
     with torch.no_grad():
         for number in range(BATCHES):
-            batch = crop_batch(corpus, "alphas", seq_len=config.data.seq_len, batch_size=config.data.batch_size,
-                               seed=seed, step=number, stream="verdict")  # fmt: skip
+            batch = crop_batch(
+                corpus,
+                "alphas",
+                seq_len=config.data.seq_len,
+                batch_size=config.data.batch_size,
+                seed=seed,
+                step=number,
+                stream="verdict",
+            )
             derived, *others = [float(sum(loss for loss, _ in in_parts(batch, layout))) for layout in gates]
             differences.append(sum(others) / len(others) - derived)
     mean = float(np.mean(differences))
@@ -97,24 +106,40 @@ def verdict_of(figures: dict[str, Any]) -> dict[str, Any]:
     """The verdict for the figures; every test that fails gives one sentence."""
     reasons = []
     if figures["records"] < LEAST_RECORDS:
-        reasons.append(f"only {figures['records']} records since the alphas began to learn; {LEAST_RECORDS} are needed to tell a lead from noise")
+        reasons.append(
+            f"only {figures['records']} records since the alphas began to learn; {LEAST_RECORDS} are needed to tell "
+            "a lead from noise"
+        )
     if not figures["most_movement"] >= 1:
-        reasons.append(f"too few steps: the alphas could move by at most {figures['most_movement']:.2g}; 1 is the least that decides")
+        reasons.append(
+            f"too few steps: the alphas could move by at most {figures['most_movement']:.2g}; 1 is the least "
+            "that decides"
+        )
     if not figures["decided"] >= LEAST_DECIDED:
-        reasons.append(f"only {figures['decided']:.0%} of the layers have a winner that leads by more than the noise of the last quarter")
+        reasons.append(
+            f"only {figures['decided']:.0%} of the layers have a winner that leads by more than the noise of the "
+            "last quarter"
+        )
     if not figures["entropy_share"] <= MOST_ENTROPY:
         reasons.append(f"the mean entropy is {figures['entropy_share']:.0%} of that of a uniform choice")
     if not (figures["signal"] >= LEAST_SIGNAL and figures["advantage"] >= 0.01):
         reasons.append(
-            f"the derived layout beats uniformly drawn ones by {figures['advantage']:.4f} nats ({figures['signal']:.1f} standard "
+            f"the derived layout beats uniformly drawn ones by {figures['advantage']:.4f} nats "
+            f"({figures['signal']:.1f} standard "
             "errors): no evidence that any choice matters"
         )
     if figures["gap"] is None:
-        reasons.append("the derived network's loss was not measured, so it is not known whether the supernet speaks for it")
+        reasons.append(
+            "the derived network's loss was not measured, so it is not known whether the supernet speaks for it"
+        )
     elif not figures["gap"] <= LARGEST_GAP:
-        reasons.append(f"the derived network with inherited weights is {figures['gap']:.2f} nats worse than the supernet")
+        reasons.append(
+            f"the derived network with inherited weights is {figures['gap']:.2f} nats worse than the supernet"
+        )
     if figures["identity_share"] > 0.5:
-        reasons.append(f"{figures['identity_share']:.0%} of the layers chose identity: a collapse, or far fewer layers suffice")
+        reasons.append(
+            f"{figures['identity_share']:.0%} of the layers chose identity: a collapse, or far fewer layers suffice"
+        )
     converged = not reasons
     if converged:
         reasons.append(

@@ -23,7 +23,8 @@ CLEAR = "\x1b[H\x1b[2J"
 def watch(run_folder: str | Path, once: bool = False, stream: TextIO | None = None) -> None:
     """Print a view of the run, again and again until the search has finished; once with `once`.
 
-    A signal ends it as it ends every command. Colours are used on a terminal only. UserError where the folder is no run.
+    A signal ends it as it ends every command. Colours are used on a terminal only. UserError where the folder is no
+    run.
     """
     out = stream or sys.stdout
     color = out.isatty()
@@ -82,7 +83,11 @@ def _load(folder: str | Path) -> Run:
 
 
 def _searched(run: Run) -> list[tuple[str, Run]]:
-    return [("search", run)] if run.metrics or not run.seeds else [(f"seed {seed}", one) for seed, one in run.seeds.items()]
+    return (
+        [("search", run)]
+        if run.metrics or not run.seeds
+        else [(f"seed {seed}", one) for seed, one in run.seeds.items()]
+    )
 
 
 def _progress(run: Run, name: str, one: Run, now: float) -> str:
@@ -104,8 +109,15 @@ def _progress(run: Run, name: str, one: Run, now: float) -> str:
 
 
 def _losses(one: Run) -> str:
-    names = {"loss": "training", "held_out_loss": "held out", "derived_loss": "derived", "entropy": "entropy",
-             "expected_cost": "expected cost", "temperature": "temperature", "tokens_per_second": "tokens/s"}  # fmt: skip
+    names = {
+        "loss": "training",
+        "held_out_loss": "held out",
+        "derived_loss": "derived",
+        "entropy": "entropy",
+        "expected_cost": "expected cost",
+        "temperature": "temperature",
+        "tokens_per_second": "tokens/s",
+    }
     told = []
     for key, words in names.items():
         there = finite(one.metrics, key)
@@ -120,7 +132,7 @@ def _layer(layer: int, row: np.ndarray, labels: list[str], palette: Palette, *, 
     order = [labels.index(label) for label in palette.labels]
     edges = np.rint(np.cumsum(row[order]) * width).astype(int)
     pieces, start = [], 0
-    for place, edge in zip(order, edges):
+    for place, edge in zip(order, edges, strict=True):
         style = palette[labels[place]]
         pieces.append(_paint(style.tag[0] * max(0, edge - start), style, color))
         start = max(start, edge)
@@ -147,7 +159,11 @@ def _blocks(share: float, width: int) -> str:
 
 def _clock(seconds: float) -> str:
     whole = round(seconds)
-    return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02d}"
+    return (
+        f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+        if whole >= 3600
+        else f"{whole // 60}:{whole % 60:02d}"
+    )
 
 
 def _done(search: Search, total: float) -> bool:

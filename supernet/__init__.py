@@ -7,9 +7,18 @@ from supernet.errors import RunFailed, SettingError, UserError
 from supernet.settings import ModelSettings
 
 __all__ = [
-    "BLOCKS", "BlockSpec", "Candidate", "ModelSettings", "RunFailed", "SettingError", "Supernet", "UserError",
-    "candidate_cost", "parse_candidate", "register_block",
-]  # fmt: skip
+    "BLOCKS",
+    "BlockSpec",
+    "Candidate",
+    "ModelSettings",
+    "RunFailed",
+    "SettingError",
+    "Supernet",
+    "UserError",
+    "candidate_cost",
+    "parse_candidate",
+    "register_block",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """Dot-product self-attention, and what every attention-like block shares: heads, masks, value and output projections.
 
-Shapes: B batch, T length of the segment, M memory, K = M' + T keys (M' <= M the filled memory), h heads, d width, d_h = d / h.
-Where a segment is read in pieces, T are the positions at hand, and K also counts those of the segment that were read before.
+Shapes: B batch, T length of the segment, M memory, K = M' + T keys (M' <= M the filled memory), h heads, d width, d_h =
+d / h. Where a segment is read in pieces, T are the positions at hand, and K also counts those of the segment that were
+read before.
 """
 
 from typing import NamedTuple
@@ -15,7 +16,8 @@ from supernet.settings import ModelSettings
 
 
 class Relative(NamedTuple):
-    """Relative positions of one forward pass: encodings [E, d] and the biases u and v [d]; None where every block has its own.
+    """Relative positions of one forward pass: encodings [E, d] and the biases u and v [d]; None where every block has
+    its own.
 
     Row c encodes the distance K-1-c: from K-1 down to 0 in a causal model (E = K), to -(T-1) in others (E = K + T - 1).
     """
@@ -28,8 +30,8 @@ class Relative(NamedTuple):
 class Past(NamedTuple):
     """What an attending block knows of the K positions it has read, the `filled` ones of its memory first.
 
-    `values` [B, h, K, d_h], `keys` the same and `relative` with its encodings projected, [1, h, E, d_h]; None where the logits
-    need none. `rooms` are larger tensors whose first positions values and keys are, once something was appended.
+    `values` [B, h, K, d_h], `keys` the same and `relative` with its encodings projected, [1, h, E, d_h]; None where the
+    logits need none. `rooms` are larger tensors whose first positions values and keys are, once something was appended.
     """
 
     values: Tensor
@@ -39,7 +41,8 @@ class Past(NamedTuple):
     rooms: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def append(self, values: Tensor, keys: Tensor | None) -> "Past":
-        """With further positions [B, h, t, d_h], which are written into the rooms: of one past only one continuation holds."""
+        """With further positions [B, h, t, d_h], which are written into the rooms: of one past only one continuation
+        holds."""
         values, room = _appended(self.values, values, self.rooms[0])
         keys, other = (None, None) if keys is None else _appended(self.keys, keys, self.rooms[1])
         return self._replace(values=values, keys=keys, rooms=(room, other))
@@ -52,7 +55,8 @@ class Past(NamedTuple):
 
 
 def _appended(seen: Tensor, new: Tensor, room: Tensor | None) -> tuple[Tensor, Tensor]:
-    """seen [B, h, K, d_h] with new [B, h, t, d_h] behind it, and its room; copied only where that is full, into one twice as large."""
+    """seen [B, h, K, d_h] with new [B, h, t, d_h] behind it, and its room; copied only where that is full, into one
+    twice as large."""
     length, end = seen.shape[2], seen.shape[2] + new.shape[2]
     if room is None or room.shape[2] < end:
         room = new.new_empty(*new.shape[:2], 2 * end, new.shape[3])
@@ -82,7 +86,8 @@ def with_memory(x: Tensor, memory: Tensor | None) -> Tensor:
 
 
 def output_projection(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
-    """A block's last projection, initially a quarter of nn.Linear's law: residual branches that start small train faster."""
+    """A block's last projection, initially a quarter of nn.Linear's law: residual branches that start small train
+    faster."""
     projection = nn.Linear(inputs, outputs, bias=bias)
     with torch.no_grad():
         projection.weight.mul_(0.25)
@@ -90,7 +95,8 @@ def output_projection(inputs: int, outputs: int, *, bias: bool) -> nn.Linear:
 
 
 class Attending(nn.Module):
-    """Base of the blocks that look at other positions: x [B, T, d] -> [B, T, d], the values V mixed, times W_O. Subclasses `mix`.
+    """Base of the blocks that look at other positions: x [B, T, d] -> [B, T, d], the values V mixed, times W_O.
+    Subclasses `mix`.
 
     `logits` has a method `keys(x)` and a method `project_encodings(relative)`, which give what a Past holds of them.
     """
@@ -114,7 +120,8 @@ class Attending(nn.Module):
         return self.output(self.mix(x, seen, mask))
 
     def extend(self, x: Tensor, past: Past | None, relative: Relative | None) -> tuple[Tensor, Past]:
-        """The outputs of the positions x [B, t, d] after those of `past` in a causal model, [B, t, d], and the past with x.
+        """The outputs of the positions x [B, t, d] after those of `past` in a causal model, [B, t, d], and the past
+        with x.
 
         `relative` may reach further back than there are keys; it is projected where there is no past, and kept.
         """
@@ -134,7 +141,8 @@ class Attending(nn.Module):
 
 
 class DotProductLogits(nn.Module):
-    """S = Q K^T / sqrt(d_h) (Vaswani et al. 2017, eq. 1), with relative positions those of Dai et al. 2019, section 3.3:
+    """S = Q K^T / sqrt(d_h) (Vaswani et al. 2017, eq. 1), with relative positions those of Dai et al. 2019, section
+    3.3:
 
     S = ((q_i + u) k_j + (q_i + v) W_R r_{i-j}) / sqrt(d_h), no biases in the projections.
     """
@@ -176,9 +184,12 @@ class DotProductLogits(nn.Module):
         return split_heads(query + u, self.heads), keys, _shift(by_distance, keys.shape[2]) * scale
 
     def forward(self, x: Tensor, seen: Past | None = None) -> Tensor:
-        """x [B, T, d] -> logits [B, h, T, K], by heads in memory as the synthetic ones; without `seen` x is all there is."""
+        """x [B, T, d] -> logits [B, h, T, K], by heads in memory as the synthetic ones; without `seen` x is all there
+        is."""
         query, keys, positions = self.project(x, seen)
-        logits = (query.transpose(0, 1) @ keys.transpose(0, 1).transpose(-1, -2)).transpose(0, 1) * keys.shape[-1] ** -0.5
+        logits = (query.transpose(0, 1) @ keys.transpose(0, 1).transpose(-1, -2)).transpose(0, 1) * keys.shape[
+            -1
+        ] ** -0.5
         return logits if positions is None else logits + positions
 
 
@@ -198,10 +209,18 @@ class SelfAttention(Attending):
 
 
 def attend(
-    x: Tensor, query: Tensor, keys: Tensor, values: Tensor, *, causal: bool, mask: Tensor | None,
-    positions: Tensor | None = None, scale: float | None = None,
-) -> Tensor:  # fmt: skip
-    """softmax(scale Q K^T + positions) V over the allowed keys in torch's fused kernel, [B, T, d]; scale is 1 / sqrt(d_h) by default.
+    x: Tensor,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    causal: bool,
+    mask: Tensor | None,
+    positions: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(scale Q K^T + positions) V over the allowed keys in torch's fused kernel, [B, T, d]; scale is 1 /
+    sqrt(d_h) by default.
 
     query [B, h, T, d_h], keys and values [B, h, K, d_h], positions [B, h, T, K]; `x` and `mask` are the block's.
     """
@@ -233,7 +252,8 @@ def _zero_blind_queries(mixed: Tensor, x: Tensor, keys: int, causal: bool, mask:
 def _shift(by_distance: Tensor, keys: int) -> Tensor:
     """[B, h, T, E], column c for distance K-1-c -> [B, h, T, K], column j for key j (Dai et al. 2019, app. B).
 
-    Row i moves left by T-1-i. With E = K, what is moved in from the next row lies in the future, which the causal mask hides.
+    Row i moves left by T-1-i. With E = K, what is moved in from the next row lies in the future, which the causal mask
+    hides.
     """
     batch, heads, length, encodings = by_distance.shape
     padded = functional.pad(by_distance, (1, 0)).view(batch, heads, encodings + 1, length)

@@ -1,8 +1,8 @@
 """Maps that every row of a batch has for itself: made, softmaxed and applied as one node of autograd.
 
-What a short segment costs on a CPU is passes over maps: by torch's own operations a step writes each map of a row's own six times, and
-here twice where it takes all columns, the map and its gradient, each into the room of the logits it is of. Heads come first, so that the h
-weights meet all rows in h products.
+What a short segment costs on a CPU is passes over maps: by torch's own operations a step writes each map of a row's own
+six times, and here twice where it takes all columns, the map and its gradient, each into the room of the logits it is
+of. Heads come first, so that the h weights meet all rows in h products.
 
 Shapes: h heads, B rows, T queries, K keys, w width of a head's features, d_h of its values. Logits [h, B, T, K].
 """
@@ -17,7 +17,8 @@ from supernet.masks import is_traced
 
 
 def plus(fresh: Tensor, other: Tensor | None) -> Tensor:
-    """fresh + other (None: 0), in place unless the sum has another dtype: a pass over a map costs as much as the product that makes it.
+    """fresh + other (None: 0), in place unless the sum has another dtype: a pass over a map costs as much as the
+    product that makes it.
 
     `fresh` must be nobody else's, and no view: autograd would copy it for its gradient.
     """
@@ -48,7 +49,9 @@ class Product:
         """[h, B, T, K]."""
         return (features.flatten(1, 2) @ weight).view(*features.shape[:3], weight.shape[-1])
 
-    def gradients(self, grad: Tensor, needed: Sequence[bool], features: Tensor, weight: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def gradients(
+        self, grad: Tensor, needed: Sequence[bool], features: Tensor, weight: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
         """dF = dS W^T, dW = F^T dS."""
         rows = grad.flatten(1, 2)
         into_features = (rows @ weight.transpose(1, 2)).view(features.shape) if needed[0] else None
@@ -56,7 +59,8 @@ class Product:
 
 
 class Outer(NamedTuple):
-    """S_j = A_{j div b} B_{j mod b}, one factor [h, B, T, a] repeated, one [h, B, T, b] tiled; of the a * b the `columns`."""
+    """S_j = A_{j div b} B_{j mod b}, one factor [h, B, T, a] repeated, one [h, B, T, b] tiled; of the a * b the
+    `columns`."""
 
     columns: slice
 
@@ -64,7 +68,9 @@ class Outer(NamedTuple):
         """[h, B, T, K]."""
         return (repeated.unsqueeze(-1) * tiled.unsqueeze(-2)).flatten(-2)[..., self.columns].contiguous()
 
-    def gradients(self, grad: Tensor, needed: Sequence[bool], repeated: Tensor, tiled: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def gradients(
+        self, grad: Tensor, needed: Sequence[bool], repeated: Tensor, tiled: Tensor
+    ) -> tuple[Tensor | None, Tensor | None]:
         """By products of small matrices, a third faster than to multiply and sum."""
         a, b = repeated.shape[-1], tiled.shape[-1]
         if grad.shape[-1] < a * b:
@@ -77,7 +83,8 @@ class Outer(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """The logits of maps of a row's own: by a law of its parts, plus an offset [h or 1, 1, T or 1, K] that all rows share, or None."""
+    """The logits of maps of a row's own: by a law of its parts, plus an offset [h or 1, 1, T or 1, K] that all rows
+    share, or None."""
 
     law: Law
     parts: tuple[Tensor, ...]
@@ -94,7 +101,8 @@ class Maps(NamedTuple):
 
 
 def in_one_node(x: Tensor) -> bool:
-    """Whether `Maps.mix` serves the input: on a CPU (nothing was measured elsewhere), in full precision, and where nobody traces."""
+    """Whether `Maps.mix` serves the input: on a CPU (nothing was measured elsewhere), in full precision, and where
+    nobody traces."""
     if x.device.type != "cpu" or x.dtype not in (torch.float32, torch.float64) or torch.is_autocast_enabled("cpu"):
         return False
     return not is_traced()
@@ -114,7 +122,9 @@ class _Mix(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            raise RuntimeError("dense synthesizers have no second derivative on a CPU, as torch's fused attention has none")
+            raise RuntimeError(
+                "dense synthesizers have no second derivative on a CPU, as torch's fused attention has none"
+            )
         maps, columns, *parts = ctx.saved_tensors
         heads, batch, *_ = ctx.logits_shape
         mixed = _by_head(grad.unflatten(-1, (heads, columns.shape[-1])).transpose(1, 2))  # [h * B, T, d_h]

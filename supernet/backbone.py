@@ -3,6 +3,7 @@
 Shapes: B batch, T length of the segment, N layers, M memory, M' <= M its filled part, d width, V vocabulary.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -22,9 +23,12 @@ class Backbone(nn.Module):
         super().__init__()
         self.settings = settings
         self.memory_len, self.clamp_len = settings.memory_len, None
-        self.recompute = False  # layers in the backward pass, rather than keep what they computed: less memory, a third more work
+        self.recompute = (
+            False  # layers in the backward pass, rather than keep what they computed: less memory, a third more work
+        )
         self.embedding = nn.Embedding(settings.vocab_size, settings.d_model)
-        nn.init.normal_(self.embedding.weight, std=settings.d_model**-0.5)  # logits of a tied head start near unit scale
+        # logits of a tied head start near unit scale
+        nn.init.normal_(self.embedding.weight, std=settings.d_model**-0.5)
         self.positions = self.relative_biases = None
         if settings.position == "learned":
             self.positions = nn.Parameter(_first_positions(settings.max_len, settings.d_model))
@@ -36,7 +40,8 @@ class Backbone(nn.Module):
         self.head = AdaptiveHead(settings) if settings.cutoffs else Head(settings)
 
     def set_span(self, memory_len: int, clamp_len: int | None) -> None:
-        """Remember so many positions from now on, and count distances above clamp_len as that (Dai et al. 2019, for evaluation).
+        """Remember so many positions from now on, and count distances above clamp_len as that (Dai et al. 2019, for
+        evaluation).
 
         ValueError where a block's maps hold fewer columns of memory, or where the model was made without memory.
         """
@@ -47,12 +52,17 @@ class Backbone(nn.Module):
         self.memory_len, self.clamp_len = memory_len, clamp_len
 
     def run(
-        self, tokens: Tensor, extras: Sequence[tuple], *, memory: Tensor | None = None, padding_mask: Tensor | None = None
+        self,
+        tokens: Tensor,
+        extras: Sequence[tuple],
+        *,
+        memory: Tensor | None = None,
+        padding_mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Logits [B, T, V] for tokens [B, T]; with memory_len > 0 also the next memory [N, B, M', d], detached.
 
-        `extras[n]` are further arguments of layer n; `padding_mask` [B, T] bool, True = real token. Raises ValueError for
-        T > max_len, and for a memory or a mask that does not fit.
+        `extras[n]` are further arguments of layer n; `padding_mask` [B, T] bool, True = real token. Raises ValueError
+        for T > max_len, and for a memory or a mask that does not fit.
         """
         self._check(tokens, memory, padding_mask)
         x = self.dropout(self.embed(tokens))
@@ -61,10 +71,15 @@ class Backbone(nn.Module):
         return (logits, self.next_memory(memory, inputs)) if self.settings.memory_len else logits
 
     def run_layers(
-        self, x: Tensor, layers: Sequence[nn.Module], memory: Tensor | None, padding_mask: Tensor | None = None,
+        self,
+        x: Tensor,
+        layers: Sequence[nn.Module],
+        memory: Tensor | None,
+        padding_mask: Tensor | None = None,
         extras: Sequence[tuple] | None = None,
-    ) -> tuple[Tensor, list[Tensor]]:  # fmt: skip
-        """x [B, T, d] through some of the layers with their memory [n, B, M', d]: the last one's output, and every one's input.
+    ) -> tuple[Tensor, list[Tensor]]:
+        """x [B, T, d] through some of the layers with their memory [n, B, M', d]: the last one's output, and every
+        one's input.
 
         The inputs are kept only in a model with memory, which is made of them.
         """
@@ -114,16 +129,19 @@ class Backbone(nn.Module):
         return x
 
     def relative(self, keys: int, queries: Tensor) -> Relative | None:
-        """Relative positions of so many keys for queries [B, T, d], the last of both at one place; None where positions are not."""
+        """Relative positions of so many keys for queries [B, T, d], the last of both at one place; None where positions
+        are not."""
         if self.settings.position != "relative":
             return None
-        nearest = 0 if self.settings.causal else min(0, 1 - queries.shape[1])  # keys to the right of a query lie at negative distances
+        # keys to the right of a query lie at negative distances
+        nearest = 0 if self.settings.causal else min(0, 1 - queries.shape[1])
         distances = torch.arange(keys - 1, nearest - 1, -1, device=queries.device)
         if self.clamp_len is not None:
             distances = distances.clamp(max=self.clamp_len)
         u = v = None
         if self.relative_biases is not None:
-            u, v = self.relative_biases.clone()  # no views of a parameter: torch's FLOP counter fails on modules given those
+            # no views of a parameter: torch's FLOP counter fails on modules given those
+            u, v = self.relative_biases.clone()
         return Relative(sinusoids(distances, queries.shape[-1]).to(queries.dtype), u, v)
 
     def next_memory(self, memory: Tensor | None, inputs: list[Tensor]) -> Tensor:
@@ -144,9 +162,14 @@ class Network(Backbone):
         return self.run(tokens, [()] * len(self.layers), memory=memory, padding_mask=padding_mask)
 
     def generate(
-        self, prompt: Tensor, count: int, *, temperature: float = 1.0, top_k: int | None = None,
+        self,
+        prompt: Tensor,
+        count: int,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
         generator: torch.Generator | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """prompt [B, T] int64 and `count` further tokens, [B, T + count]; see decoding.generate."""
         return generate(self, prompt, count, temperature=temperature, top_k=top_k, generator=generator)
 
@@ -168,8 +191,9 @@ class Head(nn.Module):
 class AdaptiveHead(nn.Module):
     """Adaptive softmax (Grave et al. 2017) with clusters of one width (div_val 1), as Transformer-XL Base uses it.
 
-    The first cluster's words stand beside one entry a tail cluster; a tail word's probability is its cluster's times its own
-    within the cluster. [B, T, d] -> log-probabilities [B, T, V], which serve as logits: their softmax is themselves.
+    The first cluster's words stand beside one entry a tail cluster; a tail word's probability is its cluster's times
+    its own within the cluster. [B, T, d] -> log-probabilities [B, T, V], which serve as logits: their softmax is
+    themselves.
     """
 
     def __init__(self, settings: ModelSettings):
@@ -183,7 +207,7 @@ class AdaptiveHead(nn.Module):
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """`embedding` [V, d] is used where the head is tied."""
         scores = self.words(x, embedding) + self.bias
-        first, *tails = scores.split([b - a for a, b in zip([0, *self.borders], self.borders)], dim=-1)
+        first, *tails = scores.split([b - a for a, b in itertools.pairwise([0, *self.borders])], dim=-1)
         clusters = functional.linear(x, self.cluster_weight, self.cluster_bias)
         first = torch.log_softmax(torch.cat((first, clusters), dim=-1), dim=-1)
         words, clusters = first.split((self.borders[0], len(tails)), dim=-1)
@@ -194,8 +218,8 @@ class AdaptiveHead(nn.Module):
 def _first_positions(length: int, width: int) -> Tensor:
     """[L, d]: what learned positions start from: sinusoids of the embedding's scale, wavelengths from 2 pi to 2 pi L.
 
-    A shift is then linear, so attention finds the previous token early; from random ones it takes twice the steps to leave a
-    bigram model's loss, and in a supernet it did not within thousands (benchmarks/README.md).
+    A shift is then linear, so attention finds the previous token early; from random ones it takes twice the steps to
+    leave a bigram model's loss, and in a supernet it did not within thousands (benchmarks/README.md).
     """
     start = sinusoids(torch.arange(length), width, base=max(length, 2)) * (2 / width) ** 0.5
     return start.to(torch.get_default_dtype())
@@ -226,4 +250,4 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict]:
     return [
         {"params": members, "weight_decay": 0.0 if plain else weight_decay, "lr_scale": scale}
         for (plain, scale), members in sorted(groups.items(), key=lambda item: item[0])
-    ]  # fmt: skip
+    ]

@@ -15,16 +15,22 @@ from supernet import costs
 from supernet.errors import SettingError, UserError, did_you_mean
 from supernet.settings import ModelSettings, check_int
 from supernet.user_blocks import (
-    accepts_any_option, check_user_options, default_user_options, option_parameters, read_option, show_option, user_block_cost,
-)  # fmt: skip
+    accepts_any_option,
+    check_user_options,
+    default_user_options,
+    option_parameters,
+    read_option,
+    show_option,
+    user_block_cost,
+)
 
 
 @dataclass(frozen=True)
 class BlockSpec:
     """What is known of a block without building it.
 
-    `module` is "package.module:Class", imported when the first such block is built; `cost(settings, options, seq_len)` gives
-    (parameters, FLOPs a token); `attention_like` says whether the block mixes positions (the rules count those).
+    `module` is "package.module:Class", imported when the first such block is built; `cost(settings, options, seq_len)`
+    gives (parameters, FLOPs a token); `attention_like` says whether the block mixes positions (the rules count those).
     """
 
     letter: str
@@ -36,27 +42,52 @@ class BlockSpec:
 
 BLOCKS: dict[str, BlockSpec] = {
     "self_attention": BlockSpec(
-        "s", ("heads",), "supernet.attention:SelfAttention", costs.attention_block(costs.dot_product_logits), True),
+        "s", ("heads",), "supernet.attention:SelfAttention", costs.attention_block(costs.dot_product_logits), True
+    ),
     "dense_synthesizer": BlockSpec(
-        "d", ("heads", "d_hidden"), "supernet.synthesizers:DenseSynthesizer", costs.attention_block(costs.dense_logits), True),
+        "d",
+        ("heads", "d_hidden"),
+        "supernet.synthesizers:DenseSynthesizer",
+        costs.attention_block(costs.dense_logits),
+        True,
+    ),
     "random_synthesizer": BlockSpec(
-        "r", ("heads",), "supernet.synthesizers:RandomSynthesizer", costs.attention_block(costs.random_logits), True),
+        "r", ("heads",), "supernet.synthesizers:RandomSynthesizer", costs.attention_block(costs.random_logits), True
+    ),
     "fixed_random_synthesizer": BlockSpec(
-        "x", ("heads", "seed"), "supernet.synthesizers:FixedRandomSynthesizer",
-        costs.attention_block(costs.fixed_random_logits), True),
+        "x",
+        ("heads", "seed"),
+        "supernet.synthesizers:FixedRandomSynthesizer",
+        costs.attention_block(costs.fixed_random_logits),
+        True,
+    ),
     "factorized_dense_synthesizer": BlockSpec(
-        "e", ("heads", "a", "b"), "supernet.synthesizers:FactorizedDenseSynthesizer",
-        costs.attention_block(costs.factorized_dense_logits), True),
+        "e",
+        ("heads", "a", "b"),
+        "supernet.synthesizers:FactorizedDenseSynthesizer",
+        costs.attention_block(costs.factorized_dense_logits),
+        True,
+    ),
     "factorized_random_synthesizer": BlockSpec(
-        "q", ("heads", "rank"), "supernet.synthesizers:FactorizedRandomSynthesizer",
-        costs.attention_block(costs.factorized_random_logits), True),
+        "q",
+        ("heads", "rank"),
+        "supernet.synthesizers:FactorizedRandomSynthesizer",
+        costs.attention_block(costs.factorized_random_logits),
+        True,
+    ),
     "mixture_synthesizer": BlockSpec(
-        "m", ("heads", "parts"), "supernet.synthesizers:MixtureSynthesizer", costs.attention_block(costs.mixture_logits), True),
+        "m",
+        ("heads", "parts"),
+        "supernet.synthesizers:MixtureSynthesizer",
+        costs.attention_block(costs.mixture_logits),
+        True,
+    ),
     "feed_forward": BlockSpec("f", ("d_inner",), "supernet.feed_forward:FeedForward", costs.feed_forward_block),
     "identity": BlockSpec("i", (), "supernet.feed_forward:Identity", costs.identity_block),
-}  # fmt: skip
+}
 
-# Options whose default is not a key of the model are written out in files, so that a file stays true if a default changes.
+# Options whose default is not a key of the model are written out in files, so that a file stays true if a default
+# changes.
 SELF_CONTAINED_OPTIONS = ("seed", "a", "b", "rank", "parts")
 
 
@@ -98,9 +129,15 @@ def default_options(block: str, settings: ModelSettings) -> dict[str, Any]:
         return default_user_options(spec.module)
     a, b = nearest_divisors(settings.max_len)
     defaults = {
-        "heads": settings.heads, "d_hidden": settings.d_model, "d_inner": settings.d_inner, "seed": 0,
-        "a": a, "b": b, "rank": 8, "parts": ("self_attention", "random"),
-    }  # fmt: skip
+        "heads": settings.heads,
+        "d_hidden": settings.d_model,
+        "d_inner": settings.d_inner,
+        "seed": 0,
+        "a": a,
+        "b": b,
+        "rank": 8,
+        "parts": ("self_attention", "random"),
+    }
     return {name: defaults[name] for name in spec.options}
 
 
@@ -113,10 +150,13 @@ def all_options(candidate: Candidate, settings: ModelSettings) -> dict[str, Any]
     return options
 
 
-def parse_candidate(value: str | Mapping[str, Any] | Candidate, settings: ModelSettings, path: str = "block") -> Candidate:
+def parse_candidate(
+    value: str | Mapping[str, Any] | Candidate, settings: ModelSettings, path: str = "block"
+) -> Candidate:
     """A candidate from a label, from an object in the form of an architecture's layers, or from a candidate.
 
-    Raises SettingError, naming `path` and the option, for unknown names and options, wrong types and sizes that do not fit.
+    Raises SettingError, naming `path` and the option, for unknown names and options, wrong types and sizes that do not
+    fit.
     """
     if isinstance(value, Candidate):
         value = {"block": value.block, **dict(value.options)}
@@ -143,7 +183,9 @@ def parse_candidates(values: Sequence[Any], settings: ModelSettings, path: str =
     candidates = [parse_candidate(value, settings, f"{path}[{index}]") for index, value in enumerate(values)]
     for index, candidate in enumerate(candidates):
         if candidate in candidates[:index]:
-            raise SettingError(f"{path}[{index}]", f"{candidate.label} is already a candidate; give it other options or drop it")
+            raise SettingError(
+                f"{path}[{index}]", f"{candidate.label} is already a candidate; give it other options or drop it"
+            )
     if len(candidates) < 2:
         raise SettingError(path, f"a search needs at least two candidates, got {len(candidates)}")
     return candidates
@@ -163,7 +205,9 @@ def candidate_cost(candidate: Candidate, settings: ModelSettings, seq_len: int) 
     spec = BLOCKS[candidate.block]
     if spec.cost is not None:
         return spec.cost(settings, all_options(candidate, settings), seq_len)
-    parameters, flops = user_block_cost(block_class(candidate.block), all_options(candidate, settings), settings, seq_len)
+    parameters, flops = user_block_cost(
+        block_class(candidate.block), all_options(candidate, settings), settings, seq_len
+    )
     return parameters + costs.norm_parameters(settings), flops
 
 
@@ -184,9 +228,9 @@ def letters() -> dict[str, str]:
 def register_block(name: str, *, letter: str, attention_like: bool = False) -> Callable[[type], type]:
     """Class decorator that adds a user's block, under a name and a letter that no other block has.
 
-    The class is an `nn.Module` with `__init__(self, config, **options)`, `config` a ModelSettings, and
-    `forward(self, x, *, mask=None)` from [B, T, d] to [B, T, d], `mask` [B, T] bool, True = real token. Norm and residual are
-    added around it. A class attribute or method `flops_per_token(config, seq_len)` gives its cost (0 if left out);
+    The class is an `nn.Module` with `__init__(self, config, **options)`, `config` a ModelSettings, and `forward(self,
+    x, *, mask=None)` from [B, T, d] to [B, T, d], `mask` [B, T] bool, True = real token. Norm and residual are added
+    around it. A class attribute or method `flops_per_token(config, seq_len)` gives its cost (0 if left out);
     `attention_like=True` lets the derivation rules count it as attention. Raises UserError for a taken name or letter.
     """
     if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

@@ -1,8 +1,8 @@
 """What each block costs, in closed form: parameters, and forward FLOPs a token.
 
-Symbols: d `d_model`, h heads, L `max_len`, M `memory_len`, T length of the segment, K = T + M keys.
-A multiply-add counts 2. Only matrix products count, over all K keys (no causal halving), at batch 1, so the products that
-do not depend on the sample (random kinds) are charged to one sequence. Every block but identity carries its norm (2 d).
+Symbols: d `d_model`, h heads, L `max_len`, M `memory_len`, T length of the segment, K = T + M keys. A multiply-add
+counts 2. Only matrix products count, over all K keys (no causal halving), at batch 1, so the products that do not
+depend on the sample (random kinds) are charged to one sequence. Every block but identity carries its norm (2 d).
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,16 @@ def factor_lengths(settings: ModelSettings, options: Options) -> tuple[int, int]
 
 
 def dot_product_logits(settings: ModelSettings, options: Options, seq_len: int) -> tuple[int, int]:
-    """Q K^T: two projections d x d (K over all keys); with relative positions one more, over all distances, and a product."""
+    """Q K^T: two projections d x d (K over all keys); with relative positions one more, over all distances, and a
+    product."""
     d, keys = settings.d_model, seq_len + settings.memory_len
     over_keys = 2 * d * d * keys // seq_len
     parameters, flops = 2 * d * d, 2 * d * d + over_keys + 2 * keys * d
     if settings.position == "relative":
         distances = keys if settings.causal else keys + seq_len - 1
-        return parameters + d * d + (0 if settings.share_biases else 2 * d), flops + 2 * d * d * distances // seq_len + 2 * distances * d
+        return parameters + d * d + (
+            0 if settings.share_biases else 2 * d
+        ), flops + 2 * d * d * distances // seq_len + 2 * distances * d
     return parameters, flops
 
 
@@ -63,7 +66,9 @@ def factorized_dense_logits(settings: ModelSettings, options: Options, seq_len: 
 def factorized_random_logits(settings: ModelSettings, options: Options, seq_len: int) -> tuple[int, int]:
     """R1 R2^T: L x k and (L + M) x k a head."""
     heads, rank = options["heads"], options["rank"]
-    return heads * rank * (2 * settings.max_len + settings.memory_len), 2 * heads * rank * (seq_len + settings.memory_len)
+    return heads * rank * (2 * settings.max_len + settings.memory_len), 2 * heads * rank * (
+        seq_len + settings.memory_len
+    )
 
 
 MIXTURE_PARTS = {
@@ -85,7 +90,8 @@ def mixture_logits(settings: ModelSettings, options: Options, seq_len: int) -> t
 
 
 def attention_block(logits):
-    """Cost of a block Y = softmax(S) V, O: the logits' cost plus the value and output projections and the product S V."""
+    """Cost of a block Y = softmax(S) V, O: the logits' cost plus the value and output projections and the product S
+    V."""
 
     def cost(settings: ModelSettings, options: Options, seq_len: int) -> tuple[int, int]:
         d, keys = settings.d_model, seq_len + settings.memory_len

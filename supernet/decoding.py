@@ -1,7 +1,8 @@
 """Text from a causal network, one token after another, each computed from what the layers keep of the tokens before it.
 
-What is kept: values for every attention-like layer, keys where its logits need them, projected relative positions; nothing for
-layers that look at one position alone. It lives as long as one Decoder, so training goes on as if nothing had been generated.
+What is kept: values for every attention-like layer, keys where its logits need them, projected relative positions;
+nothing for layers that look at one position alone. It lives as long as one Decoder, so training goes on as if nothing
+had been generated.
 
 Shapes: B batch, T prompt, t new positions, n positions of the window read so far, V vocabulary, d width, M' memory.
 """
@@ -26,16 +27,23 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def generate(
-    model: Network, prompt: Tensor, count: int, *, temperature: float = 1.0, top_k: int | None = None,
+    model: Network,
+    prompt: Tensor,
+    count: int,
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
     generator: torch.Generator | None = None,
-) -> Tensor:  # fmt: skip
-    """prompt [B, T] int64 -> [B, T + count]: the prompt and `count` tokens, each drawn from the softmax of logits / temperature.
+) -> Tensor:
+    """prompt [B, T] int64 -> [B, T + count]: the prompt and `count` tokens, each drawn from the softmax of logits /
+    temperature.
 
-    Temperature 0 takes the likeliest token; `top_k` leaves only so many of the likeliest to draw from, with `generator` (None: the
-    global one). The rows are of one length: there is no padding. A Decoder says what a prompt or text longer than max_len sees.
-    Runs in eval mode, and puts every module back in the mode it was in. Raises ValueError for a model that is not causal, a prompt
-    that is empty, of another type or with tokens that the vocabulary has not, and a count, temperature or top_k out of range;
-    FloatingPointError where logits are not finite, of which no token can be drawn.
+    Temperature 0 takes the likeliest token; `top_k` leaves only so many of the likeliest to draw from, with `generator`
+    (None: the global one). The rows are of one length: there is no padding. A Decoder says what a prompt or text longer
+    than max_len sees. Runs in eval mode, and puts every module back in the mode it was in. Raises ValueError for a
+    model that is not causal, a prompt that is empty, of another type or with tokens that the vocabulary has not, and a
+    count, temperature or top_k out of range; FloatingPointError where logits are not finite, of which no token can be
+    drawn.
     """
     _check(model, prompt, count, temperature, top_k)
     with _evaluating(model):
@@ -43,7 +51,9 @@ def generate(
         for _ in range(count):
             logits = decoder.read(tokens[-1])
             if not logits.isfinite().all():
-                raise FloatingPointError("the logits are not finite: the weights hold NaN or infinity, or numbers too large for their type")
+                raise FloatingPointError(
+                    "the logits are not finite: the weights hold NaN or infinity, or numbers too large for their type"
+                )
             tokens.append(choose(logits, temperature, top_k, generator))
     return torch.cat(tokens, dim=1)
 
@@ -51,12 +61,13 @@ def generate(
 class Decoder:
     """Reads a text piece by piece; the logits after each piece are those that the model gives for all that it may see.
 
-    Without memory that is the text from `window_start` on: where max_len tokens are full, the window starts anew from its later half,
-    so that reading those again costs less than one position a token. With memory it is the segment of max_len tokens under way, and
-    the memory that the segments before it leave, as `model(segment, memory=memory)` carries it.
+    Without memory that is the text from `window_start` on: where max_len tokens are full, the window starts anew from
+    its later half, so that reading those again costs less than one position a token. With memory it is the segment of
+    max_len tokens under way, and the memory that the segments before it leave, as `model(segment, memory=memory)`
+    carries it.
 
-    From the first layer that does not stream (a user's block, which may look at all positions) all layers run on the whole window for
-    each piece. The model must be causal and in eval mode, and stay as it is; call under torch.no_grad.
+    From the first layer that does not stream (a user's block, which may look at all positions) all layers run on the
+    whole window for each piece. The model must be causal and in eval mode, and stay as it is; call under torch.no_grad.
     """
 
     def __init__(self, model: Network):
@@ -69,7 +80,9 @@ class Decoder:
         self.memory: Tensor | None = None  # theirs, [layers, B, M', d]
         self.length = 0
         self.relative = model.relative(model.memory_len + model.settings.max_len, model.embedding.weight[None])
-        self.window: Tensor | None = None  # its tokens [B, n], where there is no memory and they may have to be read again
+        self.window: Tensor | None = (
+            None  # its tokens [B, n], where there is no memory and they may have to be read again
+        )
 
     def read(self, tokens: Tensor) -> Tensor:
         """Logits [B, V] of the token that follows tokens [B, t], t > 0, which follow those read before."""
@@ -114,12 +127,14 @@ class Decoder:
 
 
 def window_start(length: int, max_len: int) -> int:
-    """Where the window begins after so many tokens of a text, when each time that max_len are full it keeps the later half."""
+    """Where the window begins after so many tokens of a text, when each time that max_len are full it keeps the later
+    half."""
     return max(0, math.ceil((length - max_len) / (max_len - max_len // 2))) * (max_len - max_len // 2)
 
 
 def choose(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
-    """logits [B, V] -> tokens [B, 1], drawn as `generate` says; of equally likely ones top_k keeps the lowest numbers."""
+    """logits [B, V] -> tokens [B, 1], drawn as `generate` says; of equally likely ones top_k keeps the lowest
+    numbers."""
     if temperature == 0:
         return logits.argmax(dim=-1, keepdim=True)
     scores = logits.double()

@@ -8,7 +8,8 @@ from supernet.settings import ModelSettings
 
 
 class FeedForward(nn.Module):
-    """Y = W2 relu(W1 X + b1) + b2 (Vaswani et al. 2017, eq. 2), with dropout on the hidden units. x [B, T, d] -> [B, T, d]."""
+    """Y = W2 relu(W1 X + b1) + b2 (Vaswani et al. 2017, eq. 2), with dropout on the hidden units. x [B, T, d] -> [B, T,
+    d]."""
 
     def __init__(self, config: ModelSettings, *, d_inner: int):
         super().__init__()

@@ -1,6 +1,7 @@
 """From alphas to gates: pure functions. Shapes: N layers, C candidates; alphas and gates [N, C], gates' rows sum to 1.
 
-Everything here is computed in fp32 (fp64 for alphas in fp64) whatever autocast says: half-precision noise can be infinite.
+Everything here is computed in fp32 (fp64 for alphas in fp64) whatever autocast says: half-precision noise can be
+infinite.
 """
 
 import torch
@@ -19,14 +20,16 @@ def gumbel_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
 
 
 def gumbel_hard_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
-    """One-hot at the largest alphas + noise in the forward pass; the gradient is that of `gumbel_gates` (straight-through)."""
+    """One-hot at the largest alphas + noise in the forward pass; the gradient is that of `gumbel_gates`
+    (straight-through)."""
     soft = gumbel_gates(alphas, noise, temperature)
     hard = functional.one_hot(soft.argmax(dim=-1), soft.shape[-1]).to(soft.dtype)
     return (hard - soft).detach() + soft
 
 
 def sampled_gates(alphas: Tensor, noise: Tensor, temperature: float) -> Tensor:
-    """One-hot drawn from softmax(alphas / temperature) by the Gumbel-max trick; constant, so only that candidate has to run.
+    """One-hot drawn from softmax(alphas / temperature) by the Gumbel-max trick; constant, so only that candidate has to
+    run.
 
     The alphas' gradient then comes from `score_function_loss`, which needs the losses of sampled layouts and no gates.
     """
@@ -77,9 +80,9 @@ def temperature_at(step: int, *, first: int, last: int, start: float, end: float
 def score_function_loss(alphas: Tensor, choices: Tensor, losses: Tensor) -> Tensor:
     """A scalar whose gradient estimates d E[loss] / d alphas from K layouts drawn from softmax(alphas).
 
-    choices [K, N] (int64), losses [K] of those layouts on one batch, K >= 2. The gradient is
-    1/K sum_k (loss_k - mean of the other losses) d log p(choices_k) / d alphas (Williams 1992; leave-one-out baseline of
-    Kool et al. 2019): unbiased for layouts drawn independently, and a batch's difficulty cancels.
+    choices [K, N] (int64), losses [K] of those layouts on one batch, K >= 2. The gradient is 1/K sum_k (loss_k - mean
+    of the other losses) d log p(choices_k) / d alphas (Williams 1992; leave-one-out baseline of Kool et al. 2019):
+    unbiased for layouts drawn independently, and a batch's difficulty cancels.
     """
     others = (losses.sum() - losses) / (len(losses) - 1)
     log_p = torch.log_softmax(full_precision(alphas), dim=-1)

@@ -13,8 +13,12 @@ from supernet.backbone import Network
 from supernet.layers import IdentityLayer, Layer, build_layer
 from supernet.settings import ModelSettings
 from supernet.synthesizers import (
-    FactorizedRandomSynthesizer, FixedRandomSynthesizer, RandomSynthesizer, Synthesizer, Window,
-)  # fmt: skip
+    FactorizedRandomSynthesizer,
+    FixedRandomSynthesizer,
+    RandomSynthesizer,
+    Synthesizer,
+    Window,
+)
 
 RANDOM_KINDS = (RandomSynthesizer, FixedRandomSynthesizer, FactorizedRandomSynthesizer)
 
@@ -23,13 +27,15 @@ RANDOM_KINDS = (RandomSynthesizer, FixedRandomSynthesizer, FactorizedRandomSynth
 def for_inference(model: Network) -> Network:
     """A copy with equal outputs that shares no weights with the model: parameters without gradients, in eval mode.
 
-    In a causal model without memory the random kinds hold their attention map softmax(S) [h, L, L] in place of its logits. With memory
-    the logits stay, since rows of the map sum to 1 over as many columns as the memory has filled, and in a masked_lm, where it is
-    the row's length. Identity layers are left out, except with memory, which has a place for every layer.
+    In a causal model without memory the random kinds hold their attention map softmax(S) [h, L, L] in place of its
+    logits. With memory the logits stay, since rows of the map sum to 1 over as many columns as the memory has filled,
+    and in a masked_lm, where it is the row's length. Identity layers are left out, except with memory, which has a
+    place for every layer.
 
-    The network is built again from its candidates and given the model's state, as `derive.build` does from a supernet: a deep copy
-    would take along hooks, compiled code and whatever else refers to the model. What this function or torch.compile made of a network is
-    taken too. Raises ValueError for a model that is not a Network of `derive.build`, or whose modules were changed since.
+    The network is built again from its candidates and given the model's state, as `derive.build` does from a supernet:
+    a deep copy would take along hooks, compiled code and whatever else refers to the model. What this function or
+    torch.compile made of a network is taken too. Raises ValueError for a model that is not a Network of `derive.build`,
+    or whose modules were changed since.
     """
     model = _unwrapped(model)
     if not isinstance(model, Network):
@@ -54,7 +60,8 @@ class StoredMap(Synthesizer):
         self.register_buffer("map", whole[0])
 
     def attention(self, x: Tensor, seen: Past | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """[1 or B, h, T, K]; with a mask [B, K] rows are divided by what real tokens have of them, 0 where that is nothing."""
+        """[1 or B, h, T, K]; with a mask [B, K] rows are divided by what real tokens have of them, 0 where that is
+        nothing."""
         map = self.map[None, :, self.logits.rows(x, seen), self.logits.columns(x, seen)]
         if mask is None:
             return map
@@ -85,7 +92,9 @@ def _load(twin: Network, model: Network) -> None:
     try:
         twin.load_state_dict(state, assign=True)
     except RuntimeError as error:
-        raise ValueError(f"for_inference: the model was changed since it was built: {' '.join(str(error).split())}") from None
+        raise ValueError(
+            f"for_inference: the model was changed since it was built: {' '.join(str(error).split())}"
+        ) from None
     for name, buffer in model.named_buffers():
         owner, _, attribute = name.replace("_orig_mod.", "").rpartition(".")
         setattr(twin.get_submodule(owner), attribute, _copied(buffer))  # a user's block may keep some out of the state

@@ -33,7 +33,8 @@ class Context(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """What a mixed layer makes of its input: gates [C] and the candidates that run; without gates the one that stands alone."""
+    """What a mixed layer makes of its input: gates [C] and the candidates that run; without gates the one that stands
+    alone."""
 
     gates: Tensor | None
     active: Sequence[int]
@@ -53,7 +54,8 @@ class Layer(nn.Module):
 
     @property
     def streams(self) -> bool:
-        """Whether `extend` serves: the block's very class is of this package, and no hook is set on any of its modules, the norm's too.
+        """Whether `extend` serves: the block's very class is of this package, and no hook is set on any of its modules,
+        the norm's too.
 
         Any other may look at all positions, and `extend` does not call every module.
         """
@@ -105,11 +107,14 @@ class IdentityLayer(nn.Module):
 class MixedLayer(nn.Module):
     """sum_c gate_c F_c(X) over the candidates c (PAR, section 2); with `share_values` see supernet.shared_values."""
 
-    def __init__(self, candidates: Sequence[Candidate], settings: ModelSettings, layer: int, *, share_values: bool = False):
+    def __init__(
+        self, candidates: Sequence[Candidate], settings: ModelSettings, layer: int, *, share_values: bool = False
+    ):
         super().__init__()
         self.candidates = nn.ModuleList(build_layer(candidate, settings, layer) for candidate in candidates)
         tied = tie_values(self.candidates) if share_values else []
-        self.tied = set(tied) if settings.norm == "pre" else set()  # a norm after the residual cannot be taken out of the sum
+        # a norm after the residual cannot be taken out of the sum
+        self.tied = set(tied) if settings.norm == "pre" else set()
 
     def forward(self, x: Tensor, context: Context, mixture: Mixture) -> Tensor:
         """x [B, T, d] -> [B, T, d]."""
@@ -120,7 +125,8 @@ class MixedLayer(nn.Module):
         terms = [context.run(partial(_times, self.candidates[index]), x, mixture.gates[index]) for index in alone]
         if len(together) >= 2:
             layers = [self.candidates[index] for index in together]
-            gates = torch.stack([mixture.gates[index] for index in together])  # indexing by a list would wait for the device
+            # indexing by a list would wait for the device
+            gates = torch.stack([mixture.gates[index] for index in together])
             terms.append(context.run(partial(attend_together, layers), x, gates))
         return sum(terms)
 

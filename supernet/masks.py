@@ -1,4 +1,5 @@
-"""Which keys a query may see. Shapes: B batch, T queries, K = M' + T keys, those of the memory first; a query's own key stands with it."""
+"""Which keys a query may see. Shapes: B batch, T queries, K = M' + T keys, those of the memory first; a query's own key
+stands with it."""
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache
@@ -35,7 +36,8 @@ def query_bias(x: Tensor, keys: int) -> Tensor | None:
 def kept(make: Callable[..., Tensor], length: int, keys: int, *arguments: Hashable) -> Tensor:
     """make(length, keys, ...), made once and kept for all layers and steps: the last sixteen that are not large.
 
-    Not in inference mode, whose tensors no backward pass may keep; anew where a tracer or another mode of torch's makes tensors of its own.
+    Not in inference mode, whose tensors no backward pass may keep; anew where a tracer or another mode of torch's makes
+    tensors of its own.
     """
     if is_traced() or length * keys > LARGE:
         return make(length, keys, *arguments)
@@ -43,8 +45,13 @@ def kept(make: Callable[..., Tensor], length: int, keys: int, *arguments: Hashab
 
 
 def is_traced() -> bool:
-    """Whether a compiler, a transform of torch.func, forward-mode differentiation or another mode of torch's looks at what is done."""
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._functorch.peek_interpreter_stack() is not None
+    """Whether a compiler, a transform of torch.func, forward-mode differentiation or another mode of torch's looks at
+    what is done."""
+    traced = (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    )
     return traced or forward_ad._current_level >= 0 or _get_current_dispatch_mode() is not None
 
 
@@ -65,7 +72,8 @@ def _causal_bias(length: int, keys: int, device: torch.device, dtype: torch.dtyp
 
 def allowed_keys(x: Tensor, keys: int, *, causal: bool, mask: Tensor | None) -> Tensor | None:
     """Which keys each query may see: [T, K], [B, 1, T or 1, K], or None for all; `mask` [B, T] True = real token."""
-    allowed = causal_keys(x.shape[1], keys, x.device) if causal and x.shape[1] > 1 else None  # the last position sees all keys
+    # the last position sees all keys
+    allowed = causal_keys(x.shape[1], keys, x.device) if causal and x.shape[1] > 1 else None
     if mask is None:
         return allowed
     real = functional.pad(mask, (keys - mask.shape[1], 0), value=True)[:, None, None, :]  # the memory is real
@@ -73,7 +81,10 @@ def allowed_keys(x: Tensor, keys: int, *, causal: bool, mask: Tensor | None) -> 
 
 
 def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
-    """softmax of logits [..., T, K] over the allowed keys in fp32 or better; a row without any is 0, with finite gradients."""
+    """softmax of logits [..., T, K] over the allowed keys in fp32 or better; a row without any is 0, with finite
+    gradients."""
     weights = full_precision(logits)
-    hidden = torch.zeros((), dtype=weights.dtype, device=weights.device).masked_fill(~allowed, torch.finfo(weights.dtype).min)
+    hidden = torch.zeros((), dtype=weights.dtype, device=weights.device).masked_fill(
+        ~allowed, torch.finfo(weights.dtype).min
+    )
     return (torch.softmax(weights + hidden, dim=-1) * allowed).to(logits.dtype)

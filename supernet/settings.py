@@ -1,6 +1,7 @@
 """The model's settings: one record for the supernet, for an architecture file's "model" and for every block."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ LARGEST = 2**31 - 1  # bounds every size, so that a hostile file cannot ask for 
 class ModelSettings:
     """Widths and kinds that all layers share. `task` stands beside "model" in an architecture file, the rest inside it.
 
-    `cutoffs` are the adaptive softmax's cluster borders (Grave et al. 2017; empty: one plain softmax). `share_biases`: relative
-    positions' u and v are one pair for all layers, as in the published Transformer-XL, or a pair a layer.
+    `cutoffs` are the adaptive softmax's cluster borders (Grave et al. 2017; empty: one plain softmax). `share_biases`:
+    relative positions' u and v are one pair for all layers, as in the published Transformer-XL, or a pair a layer.
     Raises SettingError naming `model.KEY` when a value has the wrong type or does not fit the others.
     """
 
@@ -56,7 +57,8 @@ class ModelSettings:
             raise SettingError("model.memory_len", f"task {self.task!r} has no memory; use 0")
         if self.memory_len and self.position in ("learned", "sinusoidal"):
             raise SettingError(
-                "model.memory_len", f"memory needs position 'relative' or 'none', not {self.position!r}; or use memory_len 0"
+                "model.memory_len",
+                f"memory needs position 'relative' or 'none', not {self.position!r}; or use memory_len 0",
             )
         if not isinstance(self.cutoffs, (list, tuple)):
             raise SettingError("model.cutoffs", f"expected a list of integers, got {self.cutoffs!r}")
@@ -69,7 +71,9 @@ class ModelSettings:
         return self.task == "causal_lm"
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], *, task: str = "causal_lm", path: str = "model") -> "ModelSettings":
+    def from_mapping(
+        cls, values: Mapping[str, Any], *, task: str = "causal_lm", path: str = "model"
+    ) -> "ModelSettings":
         """Settings from a file's "model" mapping; keys left out take the defaults, unknown ones are refused."""
         if not isinstance(values, Mapping):
             raise SettingError(path, f"expected an object, got {type(values).__name__}")
@@ -80,7 +84,8 @@ class ModelSettings:
         return cls(**values, task=task)
 
     def to_mapping(self) -> dict[str, Any]:
-        """The file's "model" mapping; `cutoffs` is left out where there are none, `share_biases` where they are shared."""
+        """The file's "model" mapping; `cutoffs` is left out where there are none, `share_biases` where they are
+        shared."""
         values = dataclasses.asdict(self)
         del values["task"]
         values["cutoffs"] = list(self.cutoffs)
@@ -116,5 +121,7 @@ def _check_cutoffs(cutoffs: tuple[int, ...], vocab_size: int) -> None:
     for index, cutoff in enumerate(cutoffs):
         check_int(cutoff, f"model.cutoffs[{index}]", least=1)
     rising = [*cutoffs, vocab_size]
-    if any(low >= high for low, high in zip(rising, rising[1:])):
-        raise SettingError("model.cutoffs", f"expected rising values below vocab_size {vocab_size}, got {list(cutoffs)}")
+    if any(low >= high for low, high in itertools.pairwise(rising)):
+        raise SettingError(
+            "model.cutoffs", f"expected rising values below vocab_size {vocab_size}, got {list(cutoffs)}"
+        )

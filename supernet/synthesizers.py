@@ -1,12 +1,14 @@
 """Synthesizer attention (Tay et al. 2020): Y = softmax(S(X)) V W_O whose logits S need no token-token products.
 
-Each kind is a `...Logits` module giving S as [B or 1, h, T, K], plus what is `added` [T, K], the causal mask. Kinds that do not look at the
-input have no batch axis of their own, so their map is computed once a forward pass. Maps are built for the whole length L = max_len (and
-memory M) and cut to the T queries and K = M' + T keys at hand; column M + j is the segment's key j. Synthetic logits are not scaled.
+Each kind is a `...Logits` module giving S as [B or 1, h, T, K], plus what is `added` [T, K], the causal mask. Kinds
+that do not look at the input have no batch axis of their own, so their map is computed once a forward pass. Maps are
+built for the whole length L = max_len (and memory M) and cut to the T queries and K = M' + T keys at hand; column M + j
+is the segment's key j. Synthetic logits are not scaled.
 """
 
 import itertools
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,8 @@ def mix_values(attention: Tensor, values: Tensor) -> Tensor:
     """attention [B or 1, h, T, K] times values [B, h, K, d_h] -> [B, T, d]; a shared map becomes h large products."""
     batch, heads, keys, width = values.shape
     if attention.shape[0] == batch:
-        return (attention.transpose(0, 1) @ values.transpose(0, 1)).permute(1, 2, 0, 3).flatten(2)  # maps lie in memory by heads
+        # maps lie in memory by heads
+        return (attention.transpose(0, 1) @ values.transpose(0, 1)).permute(1, 2, 0, 3).flatten(2)
     columns = values.permute(1, 2, 0, 3).reshape(heads, keys, batch * width)
     mixed = attention[0] @ columns  # [h, T, B * d_h]
     return mixed.unflatten(-1, (batch, width)).permute(2, 1, 0, 3).flatten(2)
@@ -61,14 +64,16 @@ class RandomLogits(Window):
     """S = R, R [h, L, M + L] trained (section 3.2: Random Synthesizer)."""
 
     no_decay = ("map",)  # decay would pull the map to uniform attention
-    rate_scale = {"map": 10.0}  # Adam moves a number by about its rate a step: logits of their own need more than a matrix
+    # Adam moves a number by about its rate a step: logits of their own need more than a matrix
+    rate_scale: ClassVar[dict[str, float]] = {"map": 10.0}
 
     def __init__(self, config: ModelSettings, heads: int):
         super().__init__(config, heads)
         self.map = nn.Parameter(torch.randn(heads, self.max_len, self.memory_len + self.max_len) * 0.02)
 
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
-        """x [B, T, d] -> [1, h, T, K]. A copy: torch's FLOP counter fails on a module that gives a view of its parameter."""
+        """x [B, T, d] -> [1, h, T, K]. A copy: torch's FLOP counter fails on a module that gives a view of its
+        parameter."""
         logits = self.map[None, :, self.rows(x, seen), self.columns(x, seen)]
         return logits.clone() if added is None else logits + added
 
@@ -93,7 +98,8 @@ class FixedRandomLogits(Window):
 
 
 class FactorizedRandomLogits(Window):
-    """S = R1 R2^T, R1 [h, L, k], R2 [h, M + L, k] (section 3.4), with a logit variance of 1 at first, whatever the rank k."""
+    """S = R1 R2^T, R1 [h, L, k], R2 [h, M + L, k] (section 3.4), with a logit variance of 1 at first, whatever the rank
+    k."""
 
     no_decay = ("left", "right")
 
@@ -110,7 +116,8 @@ class FactorizedRandomLogits(Window):
 
 
 class DenseLogits(Window):
-    """S_i = W2 relu(W1 X_i + b1) + b2 (section 3.1): W1 d x d_hidden, split in heads; W2 d_hidden/h x (M + L) a head."""
+    """S_i = W2 relu(W1 X_i + b1) + b2 (section 3.1): W1 d x d_hidden, split in heads; W2 d_hidden/h x (M + L) a
+    head."""
 
     no_decay = ("bias",)
 
@@ -139,14 +146,16 @@ class DenseLogits(Window):
         """
         columns = self.columns(x, seen)
         hidden = relu_heads(self.hidden(x), self.heads).transpose(0, 1)
-        keys = torch.cat((self.weight, self.bias), dim=1)[:, :, columns].transpose(1, 2).contiguous()  # [h, K, d_hidden / h + 1]
+        # [h, K, d_hidden / h + 1]
+        keys = torch.cat((self.weight, self.bias), dim=1)[:, :, columns].transpose(1, 2).contiguous()
         spare = max(0, width - keys.shape[-1])
         query = functional.pad(functional.pad(hidden, (0, 1), value=1.0), (0, spare))
         return query, functional.pad(keys, (0, spare)).expand(len(x), -1, -1, -1)
 
 
 class FactorizedDenseLogits(Window):
-    """S_ij = A_i[j div b] * B_i[j mod b], A and B linear in relu(W1 X_i + b1) (section 3.3: one factor tiled, one repeated).
+    """S_ij = A_i[j div b] * B_i[j mod b], A and B linear in relu(W1 X_i + b1) (section 3.3: one factor tiled, one
+    repeated).
 
     a * b = L; with memory A has ceil(M / b) more entries. The division is by the columns of the whole map, never by T.
     """
@@ -173,11 +182,14 @@ class FactorizedDenseLogits(Window):
 
 
 class MixtureLogits(nn.Module):
-    """S = sum_n w_n S_n, w = softmax of one trained number a part and head, mixed before the attention's softmax (3.5)."""
+    """S = sum_n w_n S_n, w = softmax of one trained number a part and head, mixed before the attention's softmax
+    (3.5)."""
 
     no_decay = ("mixing",)
 
-    def __init__(self, config: ModelSettings, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int):
+    def __init__(
+        self, config: ModelSettings, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int
+    ):
         super().__init__()
         makers = {
             "self_attention": lambda: DotProductLogits(config, heads),
@@ -201,25 +213,28 @@ class MixtureLogits(nn.Module):
     def forward(self, x: Tensor, seen: Past | None = None, added: Tensor | None = None) -> Tensor:
         """x [B, T, d] -> [B or 1, h, T, K]."""
         weights = torch.softmax(self.mixing, dim=0)[:, None, :, None, None]  # [parts, 1, h, 1, 1]
-        logits = sum(weight * part(x, seen) for weight, part in zip(weights, self.parts.values()))
+        logits = sum(weight * part(x, seen) for weight, part in zip(weights, self.parts.values(), strict=True))
         return plus(logits, added)
 
 
 class Synthesizer(Attending):
     """Y = softmax(S(X)) V W_O for logits S of any kind. x [B, T, d] -> [B, T, d].
 
-    Where every row of the batch has maps of its own, large ones are not kept for the backward pass but made again, as the fused kernel
-    does; and a CPU makes so many at a time as fit its cache, without the memory that all of them would take on the way.
+    Where every row of the batch has maps of its own, large ones are not kept for the backward pass but made again, as
+    the fused kernel does; and a CPU makes so many at a time as fit its cache, without the memory that all of them would
+    take on the way.
     """
 
     own_maps = False
 
     def attention(self, x: Tensor, seen: Past | None = None, *, mask: Tensor | None = None) -> Tensor:
-        """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]; without `seen` x is all there is."""
+        """The attention map softmax(S(X)) over the allowed keys, [B or 1, h, T, K]; without `seen` x is all there
+        is."""
         if mask is not None:
             logits = self.logits(x, seen)
             return masked_softmax(logits, allowed_keys(x, logits.shape[-1], causal=self.causal, mask=mask))
-        by_head = full_precision(self.logits(x, seen, self._causal_bias(x, seen))).transpose(0, 1)  # as they lie in memory
+        # as they lie in memory
+        by_head = full_precision(self.logits(x, seen, self._causal_bias(x, seen))).transpose(0, 1)
         return torch.softmax(by_head, dim=-1).to(x.dtype).transpose(0, 1)
 
     def mix(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
@@ -230,9 +245,9 @@ class Synthesizer(Attending):
         rows = rows if x.device.type == "cpu" else len(x)
         parts = (None if one is None else one.split(rows) for one in (x, seen.values, seen.keys, mask))
         xs, values, keys, masks = (part or itertools.repeat(None) for part in parts)
-        pasts = (seen._replace(values=own, keys=key) for own, key in zip(values, keys))
+        pasts = (seen._replace(values=own, keys=key) for own, key in zip(values, keys, strict=True))
         run = partial(checkpoint, self._mixed, use_reentrant=False) if torch.is_grad_enabled() else self._mixed
-        return torch.cat([run(part, past, real) for part, past, real in zip(xs, pasts, masks)])
+        return torch.cat([run(part, past, real) for part, past, real in zip(xs, pasts, masks, strict=True)])
 
     def _mixed(self, x: Tensor, seen: Past, mask: Tensor | None) -> Tensor:
         exact = type(self.logits) in (DenseLogits, FactorizedDenseLogits) and not is_hooked(self.logits)
@@ -248,7 +263,8 @@ class Synthesizer(Attending):
 class DenseSynthesizer(Synthesizer):
     """Synthesizer with DenseLogits; over many keys in torch's fused kernel, which holds no map [B, h, T, K]."""
 
-    FUSED_FROM = 128  # keys; with fewer the map costs no more than the kernel's column for b2, with 256 it costs 2.3 times as much
+    # keys; with fewer the map costs no more than the kernel's column for b2, with 256 it costs 2.3 times as much
+    FUSED_FROM = 128
 
     def __init__(self, config: ModelSettings, *, heads: int, d_hidden: int):
         super().__init__(config, DenseLogits(config, heads, d_hidden))
@@ -301,7 +317,9 @@ class MixtureSynthesizer(Synthesizer):
 
     own_maps = True
 
-    def __init__(self, config: ModelSettings, *, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int):
+    def __init__(
+        self, config: ModelSettings, *, heads: int, parts: tuple[str, ...], d_hidden: int, rank: int, a: int, b: int
+    ):
         super().__init__(config, MixtureLogits(config, heads, parts, d_hidden, rank, a, b))
 
 

@@ -29,7 +29,8 @@ def default_user_options(cls: type) -> dict[str, Any]:
 
 
 def check_user_options(cls: type, given: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """The options themselves, when they can be written in a file and in a label; SettingError names the first that cannot."""
+    """The options themselves, when they can be written in a file and in a label; SettingError names the first that
+    cannot."""
     for key, value in given.items():
         if not key.isidentifier():
             raise SettingError(f"{path}.{key}", "an option's name must be letters, digits and underscores")
@@ -52,7 +53,7 @@ def user_block_cost(cls: type, options: Mapping[str, Any], settings: ModelSettin
     module = _build_unseen(cls, options, settings)
     declared = getattr(cls, "flops_per_token", 0)
     if inspect.isfunction(declared) and next(iter(inspect.signature(declared).parameters), "") == "self":
-        declared = getattr(module, "flops_per_token")
+        declared = module.flops_per_token
     flops = declared(settings, seq_len) if callable(declared) else declared
     if isinstance(flops, bool) or not isinstance(flops, (int, float)) or not math.isfinite(flops) or flops < 0:
         raise UserError(f"{cls.__name__}.flops_per_token: expected a number from 0 on, got {flops!r}")
@@ -87,7 +88,8 @@ def _kind(value: Any) -> str | None:
 
 
 def _build_unseen(cls: type, options: Mapping[str, Any], settings: ModelSettings) -> Any:
-    """The block on the meta device, without memory, or for real where it cannot be; random numbers are left as they were."""
+    """The block on the meta device, without memory, or for real where it cannot be; random numbers are left as they
+    were."""
     import torch  # a user's block is a torch module, so torch is there
 
     with torch.random.fork_rng(devices=[]):

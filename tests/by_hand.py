@@ -1,6 +1,7 @@
 """Independent references: every formula again, in plain loops over rows b, heads h, queries i and keys j, in fp64.
 
-Sizes are different primes (or products of them), so that a swapped axis cannot pass: d = 2 * 5, L = 3 * 7, V = 23, inner 17.
+Sizes are different primes (or products of them), so that a swapped axis cannot pass: d = 2 * 5, L = 3 * 7, V = 23,
+inner 17.
 """
 
 import math
@@ -46,8 +47,15 @@ def random_tokens(batch: int, length: int, *, seed: int = 1, vocab: int = 23) ->
 
 
 @torch.no_grad()
-def hand_attention(block: nn.Module, x: Tensor, *, causal: bool, mask: Tensor | None = None, memory: Tensor | None = None,
-                   biases: Tensor | None = None) -> Tensor:  # fmt: skip
+def hand_attention(
+    block: nn.Module,
+    x: Tensor,
+    *,
+    causal: bool,
+    mask: Tensor | None = None,
+    memory: Tensor | None = None,
+    biases: Tensor | None = None,
+) -> Tensor:
     """Y = softmax(S) V W_O, one query at a time; `biases` are u and v of relative positions, [2, d]."""
     seen = x if memory is None else torch.cat((memory, x), dim=1)
     filled = seen.shape[1] - x.shape[1]
@@ -63,7 +71,7 @@ def hand_attention(block: nn.Module, x: Tensor, *, causal: bool, mask: Tensor | 
                 if not keys:
                     continue
                 weights = [math.exp(scores[b, h, i, j]) for j in keys]
-                for weight, j in zip(weights, keys):
+                for weight, j in zip(weights, keys, strict=True):
                     part = slice(h * width, (h + 1) * width)
                     rows[b, i, part] += weight / sum(weights) * values[b, j, part]
     return rows @ block.output.weight.T
@@ -82,9 +90,13 @@ def hand_logits(logits: nn.Module, x: Tensor, seen: Tensor, biases: Tensor | Non
     if kind == "MixtureLogits":
         return _mixture(logits, x, seen, biases)
     entry = {
-        "DotProductLogits": _dot_product, "RandomLogits": _random, "FixedRandomLogits": _random, "DenseLogits": _dense,
-        "FactorizedRandomLogits": _factorized_random, "FactorizedDenseLogits": _factorized_dense,
-    }[kind]  # fmt: skip
+        "DotProductLogits": _dot_product,
+        "RandomLogits": _random,
+        "FixedRandomLogits": _random,
+        "DenseLogits": _dense,
+        "FactorizedRandomLogits": _factorized_random,
+        "FactorizedDenseLogits": _factorized_dense,
+    }[kind]
     scores = torch.zeros(x.shape[0], logits.heads, x.shape[1], seen.shape[1], dtype=x.dtype)
     for b in range(scores.shape[0]):
         for h in range(scores.shape[1]):
@@ -155,7 +167,7 @@ def _mixture(logits: nn.Module, x: Tensor, seen: Tensor, biases: Tensor | None) 
     total = torch.zeros_like(parts[0])
     for h in range(total.shape[1]):
         raw = [math.exp(logits.mixing[n, h]) for n in range(len(parts))]
-        for weight, part in zip(raw, parts):
+        for weight, part in zip(raw, parts, strict=True):
             total[:, h] += weight / sum(raw) * part[:, h]
     return total
 

@@ -18,7 +18,9 @@ torch.set_num_threads(1)
 class Gate(nn.Module):
     """A user's block with options of every type: two projections with a tanh between; padded positions give 0."""
 
-    def __init__(self, config: ModelSettings, *, width: int = 3, bias: bool = False, scale: float = 0.5, kind: str = "soft"):
+    def __init__(
+        self, config: ModelSettings, *, width: int = 3, bias: bool = False, scale: float = 0.5, kind: str = "soft"
+    ):
         super().__init__()
         self.inner = nn.Linear(config.d_model, width, bias=bias)
         self.outer = nn.Linear(width, config.d_model)

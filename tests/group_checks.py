@@ -1,4 +1,5 @@
-"""What `test_distributed.py` runs under torchrun: each function is called in all processes and asserts something of them together."""
+"""What `test_distributed.py` runs under torchrun: each function is called in all processes and asserts something of
+them together."""
 
 import contextlib
 import copy
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from tiny_runs import CPU, assert_equal, tiny
 
 from nas.costs_table import build_costs
 from nas.data import load_corpus
@@ -21,14 +23,22 @@ from nas.sharding import gathered
 from nas.stop import StopFlag
 from supernet.errors import RunFailed
 from supernet.gates import RELAXATIONS
-from tiny_runs import CPU, assert_equal, tiny
 
 STEPS = 14  # of which 8 are the warm-up's
 
 
-def losses_of(relaxation: str, rows: int, machine: Machine, shard: bool = False, **changes: object) -> tuple[list[float], torch.Tensor, list[set[str]]]:
-    """Losses of some steps on batches of so many rows in all, the alphas after them, and the parameters with a gradient in each step."""
-    config = tiny(search__relaxation=relaxation, data__batch_size=rows // machine.world, model__layers=3, run__shard=shard, **changes)
+def losses_of(
+    relaxation: str, rows: int, machine: Machine, shard: bool = False, **changes: object
+) -> tuple[list[float], torch.Tensor, list[set[str]]]:
+    """Losses of some steps on batches of so many rows in all, the alphas after them, and the parameters with a gradient
+    in each step."""
+    config = tiny(
+        search__relaxation=relaxation,
+        data__batch_size=rows // machine.world,
+        model__layers=3,
+        run__shard=shard,
+        **changes,
+    )
     corpus = load_corpus(config.data)
     state, losses, trained = build_state(config, corpus, machine, 0), [], []
     costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
@@ -49,7 +59,9 @@ def check_steps(machine: Machine) -> None:
         assert torch.allclose(alone[1], together[1], rtol=0, atol=1e-4), relaxation
         assert alone[2] == together[2], relaxation  # nothing but what ran has a gradient
     remembering = {"model__memory_len": 20, "model__position": "relative"}
-    for one, other in zip(losses_of("sampled", 6, CPU, **remembering)[0], losses_of("sampled", 6, machine, **remembering)[0]):
+    for one, other in zip(
+        losses_of("sampled", 6, CPU, **remembering)[0], losses_of("sampled", 6, machine, **remembering)[0], strict=True
+    ):
         assert abs(one - other) < 2e-6
     sharded = losses_of("sampled", 6, machine, shard=True)
     assert torch.allclose(torch.tensor(sharded[0]), torch.tensor(together[0]), rtol=0, atol=2e-6)
@@ -65,10 +77,14 @@ def check_checkpoints(machine: Machine) -> None:
     sharded_config = dataclasses.replace(config, run=dataclasses.replace(config.run, shard=True))
     sharded = build_state(sharded_config, corpus, machine, 1)
     weight_step(sharded, sharded_config, corpus, machine, 0)
-    sharded.load(copy.deepcopy(whole.to_checkpoint()))  # as from a file: optimizers keep the tensors that they are given
+    # as from a file: optimizers keep the tensors that they are given
+    sharded.load(copy.deepcopy(whole.to_checkpoint()))
     assert_equal(sharded.to_checkpoint(), whole.to_checkpoint())
     for _ in range(3):
-        losses = weight_step(sharded, sharded_config, corpus, machine, 0)["loss"], weight_step(whole, config, corpus, machine, 0)["loss"]
+        losses = (
+            weight_step(sharded, sharded_config, corpus, machine, 0)["loss"],
+            weight_step(whole, config, corpus, machine, 0)["loss"],
+        )
         assert abs(losses[0] - losses[1]) < 1e-5
     saved = sharded.to_checkpoint()["memory"]
     assert saved.shape == (2, 6, 20, 8) and torch.equal(saved[:, machine.rank :: 2], sharded.memory)

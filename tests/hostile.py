@@ -14,11 +14,11 @@ import numpy as np
 import torch
 import yaml
 from hypothesis import strategies as st
+from made_runs import add_sweep, build_run
 
 from derive import Architecture, derive_architectures, derive_contenders
 from derive.constraints import parse_rules
 from derive.yaml_file import read_yaml
-from made_runs import add_sweep, build_run
 from nas.batches import evaluation_batches
 from nas.checkpoint import CURRENT, MetricsLog, restore, save_checkpoint
 from nas.config import Config, DataConfig, load_run_config
@@ -35,15 +35,61 @@ from supernet.settings import ModelSettings
 
 MARKUP = "<script>alert(1)</script>"
 WORDS = [
-    "", "a", "../../etc/passwd", "/etc/passwd", "..", ".", MARKUP, "\ud800", "\x00", "a\nb", "{{7*7}}", "\x1b[2J", "\u202e", "'\"", "3e-4",
-    "1e999", "NaN", "null", "x" * 300, "self_attention", "identity[a=1]", "self_attention[heads=2,heads=3]", "(sf)x999999", "ms",
-]  # fmt: skip
-NUMBERS = [0, 1, -1, 2, 2**31, 2**63, 2**64, 10**19, 10**20, 10**300, 0.5, -0.0, 1e-320, 1e308, float("nan"), float("inf")]
-ATOMS = st.none() | st.booleans() | st.sampled_from(WORDS) | st.sampled_from(NUMBERS) | st.integers(-3, 300) | st.text(max_size=8)
+    "",
+    "a",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "..",
+    ".",
+    MARKUP,
+    "\ud800",
+    "\x00",
+    "a\nb",
+    "{{7*7}}",
+    "\x1b[2J",
+    "\u202e",
+    "'\"",
+    "3e-4",
+    "1e999",
+    "NaN",
+    "null",
+    "x" * 300,
+    "self_attention",
+    "identity[a=1]",
+    "self_attention[heads=2,heads=3]",
+    "(sf)x999999",
+    "ms",
+]
+NUMBERS = [
+    0,
+    1,
+    -1,
+    2,
+    2**31,
+    2**63,
+    2**64,
+    10**19,
+    10**20,
+    10**300,
+    0.5,
+    -0.0,
+    1e-320,
+    1e308,
+    float("nan"),
+    float("inf"),
+]
+ATOMS = (
+    st.none()
+    | st.booleans()
+    | st.sampled_from(WORDS)
+    | st.sampled_from(NUMBERS)
+    | st.integers(-3, 300)
+    | st.text(max_size=8)
+)
 KEYS = st.sampled_from([*WORDS, "block", "layers", "heads", "step", "name", "reasons", "unit", "candidates"])
 JUNK = st.recursive(
     ATOMS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
-)  # fmt: skip
+)
 
 
 def deep(levels: int) -> str:
@@ -94,7 +140,9 @@ def mutated_bytes(draw: st.DrawFn, valid: bytes) -> bytes:
     for _ in range(draw(st.integers(1, 4))):
         start = draw(st.integers(0, len(data)))
         end = min(len(data), start + draw(st.sampled_from([0, 1, 2, 8, 64, 10**9])))
-        piece = draw(st.sampled_from([b"", b"", bytes(data[start:end]) * 2, b"\xff", b"\x00" * 8]) | st.binary(max_size=8))
+        piece = draw(
+            st.sampled_from([b"", b"", bytes(data[start:end]) * 2, b"\xff", b"\x00" * 8]) | st.binary(max_size=8)
+        )
         data[start:end] = piece
     return bytes(data)
 
@@ -103,10 +151,14 @@ def json_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
     """JSON files: arbitrary bytes, mutated text, mutated values, nested junk."""
     values = mutated_values(json.loads(valid)) | JUNK
     return st.one_of(
-        values.map(lambda value: json.dumps(value).encode()), values.map(lambda value: json.dumps(value).encode()),
-        mutated_bytes(valid), st.binary(max_size=60), st.sampled_from([100, 990, 100_000]).map(lambda levels: deep(levels).encode()),
-        st.just(b'{"a": 1, "a": 2}'), st.just(b'{"a": ' + b"9" * 9000 + b"}"),
-    )  # fmt: skip
+        values.map(lambda value: json.dumps(value).encode()),
+        values.map(lambda value: json.dumps(value).encode()),
+        mutated_bytes(valid),
+        st.binary(max_size=60),
+        st.sampled_from([100, 990, 100_000]).map(lambda levels: deep(levels).encode()),
+        st.just(b'{"a": 1, "a": 2}'),
+        st.just(b'{"a": ' + b"9" * 9000 + b"}"),
+    )
 
 
 def lines_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
@@ -118,13 +170,28 @@ def lines_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
 
 def yaml_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
     """YAML files: the same, and YAML's own tricks."""
-    tricks = ["a: &a [*a]", "a: !!python/object/apply:os.system ['true']", "a: *b", "? [a]\n: 1", "run: {seed: 1, seed: 2}", "a: 1\n---\nb: 1",
-              "run: &r {seed: 1}\nmodel: *r", "- " * 5000 + "a", "run:\n\tseed: 1", "run: {<<: [1]}", "model: {layers: 0x7}"]  # fmt: skip
+    tricks = [
+        "a: &a [*a]",
+        "a: !!python/object/apply:os.system ['true']",
+        "a: *b",
+        "? [a]\n: 1",
+        "run: {seed: 1, seed: 2}",
+        "a: 1\n---\nb: 1",
+        "run: &r {seed: 1}\nmodel: *r",
+        "- " * 5000 + "a",
+        "run:\n\tseed: 1",
+        "run: {<<: [1]}",
+        "model: {layers: 0x7}",
+    ]
     values = mutated_values(yaml.safe_load(valid)) | JUNK
     return st.one_of(
-        values.map(lambda value: json.dumps(value).encode()), values.map(_yaml), mutated_bytes(valid), st.binary(max_size=60),
-        st.sampled_from(tricks).map(str.encode), st.text("ab:-[]{}&*!|>'\"#%@ \n\t1e", max_size=60).map(str.encode),
-    )  # fmt: skip
+        values.map(lambda value: json.dumps(value).encode()),
+        values.map(_yaml),
+        mutated_bytes(valid),
+        st.binary(max_size=60),
+        st.sampled_from(tricks).map(str.encode),
+        st.text("ab:-[]{}&*!|>'\"#%@ \n\t1e", max_size=60).map(str.encode),
+    )
 
 
 def _yaml(value: Any) -> bytes:
@@ -137,8 +204,12 @@ def zip_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
         parts = {entry.filename: archive.read(entry) for entry in archive.infolist()}
     pickled = next(name for name in parts if name.endswith("data.pkl"))
     inner = mutated_bytes(parts[pickled]).map(lambda data: _zipped({**parts, pickled: data}))
-    part = st.sampled_from(list(parts)).flatmap(lambda name: mutated_bytes(parts[name]).map(lambda data: _zipped({**parts, name: data})))
-    missing = st.sampled_from(list(parts)).map(lambda name: _zipped({key: data for key, data in parts.items() if key != name}))
+    part = st.sampled_from(list(parts)).flatmap(
+        lambda name: mutated_bytes(parts[name]).map(lambda data: _zipped({**parts, name: data}))
+    )
+    missing = st.sampled_from(list(parts)).map(
+        lambda name: _zipped({key: data for key, data in parts.items() if key != name})
+    )
     return inner | inner | part | missing | mutated_bytes(valid) | st.binary(max_size=60)
 
 
@@ -164,7 +235,20 @@ def safetensors_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
 
 def text_bytes(valid: bytes) -> st.SearchStrategy[bytes]:
     """Texts: short and long, broken UTF-8, odd spaces."""
-    pieces = st.sampled_from([b"word ", b"\r\n", b"\xff", b"\xc3\xa9", b"\xc3", b"\x00", b"\xef\xbb\xbf", b"\xe2\x80\xa8", b"<unk> <eos> ", b"x" * 99])
+    pieces = st.sampled_from(
+        [
+            b"word ",
+            b"\r\n",
+            b"\xff",
+            b"\xc3\xa9",
+            b"\xc3",
+            b"\x00",
+            b"\xef\xbb\xbf",
+            b"\xe2\x80\xa8",
+            b"<unk> <eos> ",
+            b"x" * 99,
+        ]
+    )
     return st.lists(pieces, max_size=80).map(b"".join) | mutated_bytes(valid) | st.binary(max_size=200)
 
 
@@ -187,9 +271,13 @@ def prepare(home: Path) -> Path:
     (run / "timings.json").write_text('{"search": 3.5, "halving": 1.0}')
     (home / "config.yaml").write_text(Config().to_yaml())
     (home / "text").write_bytes(b"a few words of text\nand a line more\n" * 20)
-    (home / "rules.json").write_text('[{"block": "attention", "at_most": 3, "layers": [0, 2], "name": "few"}, {"cost": "parameters", "at_most": 9}, '
-                                     '{"block": ["identity", "feed_forward"], "longest_run": 2, "only_in": [0.0, 0.5]}]')  # fmt: skip
-    (home / "labels.json").write_text('["mixture_synthesizer[parts=self_attention+random]", {"block": "feed_forward", "d_inner": 8}, "(sfff)x6(f)x8"]')
+    (home / "rules.json").write_text(
+        '[{"block": "attention", "at_most": 3, "layers": [0, 2], "name": "few"}, {"cost": "parameters", "at_most": 9}, '
+        '{"block": ["identity", "feed_forward"], "longest_run": 2, "only_in": [0.0, 0.5]}]'
+    )
+    (home / "labels.json").write_text(
+        '["mixture_synthesizer[parts=self_attention+random]", {"block": "feed_forward", "d_inner": 8}, "(sfff)x6(f)x8"]'
+    )
     (home / "tokenizer.json").write_bytes(made_tokenizer())
     save_checkpoint(home, _Kept().to_checkpoint())
     save_weights(_Kept().model, home / "model.safetensors")
@@ -199,7 +287,9 @@ def prepare(home: Path) -> Path:
 def made_tokenizer() -> bytes:
     import tokenizers
 
-    made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2, " ": 3, "?": 4}, [("a", "b")], unk_token="?"))
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2, " ": 3, "?": 4}, [("a", "b")], unk_token="?")
+    )
     made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     return made.to_str().encode()
 
@@ -259,7 +349,7 @@ def read_text(home: Path) -> object:
             corpus = load_corpus(DataConfig(name="text", path=str(home / "text"), tokens=kind, seq_len=4))
             for part in corpus.parts:
                 for batch in evaluation_batches(corpus, part, seq_len=4, batch_size=8):
-                    assert 0 <= batch.min() and batch.max() < corpus.vocab_size
+                    assert batch.min() >= 0 and batch.max() < corpus.vocab_size
     return None
 
 
@@ -267,7 +357,7 @@ def read_tokenizer(home: Path) -> object:
     """A tokenizer file and some text through it."""
     encoder = build_encoder(str(home / "tokenizer.json"))
     numbers = encoder.encode("a bab \u00e9 <b>")
-    assert not numbers.size or (0 <= numbers.min() and numbers.max() < encoder.vocab_size)
+    assert not numbers.size or (numbers.min() >= 0 and numbers.max() < encoder.vocab_size)
     return encoder
 
 
@@ -315,31 +405,50 @@ def derive_all(home: Path) -> object:
 
 
 SHOWN = {
-    "probabilities": ("probabilities.json", json_bytes), "comparison": ("comparison.json", json_bytes), "sweep": ("sweep/sweep.json", json_bytes),
-    "metrics": ("metrics.jsonl", lines_bytes), "best": ("architectures/best.json", json_bytes), "latency": ("latency.json", json_bytes),
-    "data": ("data.json", json_bytes), "config": ("config.yaml", yaml_bytes), "layouts": ("layouts.json", json_bytes),
-    "timings": ("timings.json", json_bytes), "training": ("retrain/par/seed-0/metrics.jsonl", lines_bytes),
-}  # fmt: skip
+    "probabilities": ("probabilities.json", json_bytes),
+    "comparison": ("comparison.json", json_bytes),
+    "sweep": ("sweep/sweep.json", json_bytes),
+    "metrics": ("metrics.jsonl", lines_bytes),
+    "best": ("architectures/best.json", json_bytes),
+    "latency": ("latency.json", json_bytes),
+    "data": ("data.json", json_bytes),
+    "config": ("config.yaml", yaml_bytes),
+    "layouts": ("layouts.json", json_bytes),
+    "timings": ("timings.json", json_bytes),
+    "training": ("retrain/par/seed-0/metrics.jsonl", lines_bytes),
+}
 READERS = {
     "configuration": Reader("config.yaml", yaml_bytes, read_configuration),
-    "a run's configuration": Reader("run/config.yaml", yaml_bytes, lambda home: (run_choices(home / "run"), load_run_config(home / "run"))),
+    "a run's configuration": Reader(
+        "run/config.yaml", yaml_bytes, lambda home: (run_choices(home / "run"), load_run_config(home / "run"))
+    ),
     "architecture": Reader("run/architectures/best.json", json_bytes, read_architecture),
     "probabilities, derive": Reader("run/probabilities.json", json_bytes, derive_all),
     "layouts, derive": Reader("run/layouts.json", json_bytes, derive_all),
     "data, derive": Reader("run/data.json", json_bytes, derive_all),
     "configuration, derive": Reader("run/config.yaml", yaml_bytes, derive_all),
-    "a seed's probabilities": Reader("seeds/seed-1/probabilities.json", json_bytes, lambda home: derive_architectures(home / "seeds")),
+    "a seed's probabilities": Reader(
+        "seeds/seed-1/probabilities.json", json_bytes, lambda home: derive_architectures(home / "seeds")
+    ),
     "checkpoint": Reader(CURRENT, zip_bytes, read_checkpoint),
     "weights": Reader("model.safetensors", safetensors_bytes, read_weights),
     "text": Reader("text", text_bytes, read_text),
     "tokenizer": Reader("tokenizer.json", json_bytes, read_tokenizer),
-    "rules": Reader("rules.json", lambda valid: mutated_values(json.loads(valid)).map(json.dumps).map(str.encode), read_rules),
-    "labels and patterns": Reader("labels.json", lambda valid: (mutated_values(json.loads(valid)) | JUNK).map(json.dumps).map(str.encode), read_labels),
+    "rules": Reader(
+        "rules.json", lambda valid: mutated_values(json.loads(valid)).map(json.dumps).map(str.encode), read_rules
+    ),
+    "labels and patterns": Reader(
+        "labels.json",
+        lambda valid: (mutated_values(json.loads(valid)) | JUNK).map(json.dumps).map(str.encode),
+        read_labels,
+    ),
     "metrics, resume": Reader("run/metrics.jsonl", lines_bytes, read_metrics_to_go_on),
-    "agreement, view": Reader("seeds/agreement.json", json_bytes, lambda home: view(Run.load(home / "seeds"), color=False, width=80, now=0.0)),
+    "agreement, view": Reader(
+        "seeds/agreement.json", json_bytes, lambda home: view(Run.load(home / "seeds"), color=False, width=80, now=0.0)
+    ),
     **{f"{name}, view": Reader(f"run/{file}", mutations, read_all) for name, (file, mutations) in SHOWN.items()},
-}  # fmt: skip
+}
 PAGES = {
     **{f"{name}, page": Reader(f"run/{file}", mutations, read_page) for name, (file, mutations) in SHOWN.items()},
     "agreement, page": Reader("seeds/agreement.json", json_bytes, lambda home: write_report(home / "seeds")),
-}  # fmt: skip
+}

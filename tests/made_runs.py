@@ -24,10 +24,18 @@ def labels(count: int) -> list[str]:
 
 
 def build_run(
-    folder: Path, *, layers: int = 6, candidates: int = 4, steps: int = 20, seeds: int = 1, retrain_seeds: int = 2,
-    stages: tuple[str, ...] = STAGES, rng_seed: int = 0,
-) -> Path:  # fmt: skip
-    """Write a run folder: attention wins early, feed-forward late; `steps` recorded entries, the first quarter warm-up."""
+    folder: Path,
+    *,
+    layers: int = 6,
+    candidates: int = 4,
+    steps: int = 20,
+    seeds: int = 1,
+    retrain_seeds: int = 2,
+    stages: tuple[str, ...] = STAGES,
+    rng_seed: int = 0,
+) -> Path:
+    """Write a run folder: attention wins early, feed-forward late; `steps` recorded entries, the first quarter
+    warm-up."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     names = labels(candidates)
@@ -70,7 +78,13 @@ def _write_config(folder: Path, layers: int, names: list[str], steps: int, seeds
         "run": {"dir": folder.name, "seed": 0, "device": "cpu", "precision": "fp32"},
         "data": {"name": "sotu", "path": None, "tokens": "bytes", "seq_len": 128, "batch_size": 16},
         "model": {"task": "causal_lm", "layers": layers, "d_model": 128, "heads": 4, "d_inner": 128, "max_len": 128},
-        "search": {"blocks": names, "steps": steps * 10 - 10, "warmup_steps": steps * 10 // 4, "budget": 0.65, "seeds": seeds},
+        "search": {
+            "blocks": names,
+            "steps": steps * 10 - 10,
+            "warmup_steps": steps * 10 // 4,
+            "budget": 0.65,
+            "seeds": seeds,
+        },
         "retrain": {"steps": 200, "lr": 3e-4, "seeds": retrain_seeds, "against": ["interleaved", "par"]},
     }
     (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
@@ -80,21 +94,41 @@ def _write_search(folder: Path, layers: int, names: list[str], steps: int, rng: 
     table = planted(layers, names, steps, rng)
     prices = {label: candidate_cost(parse_candidate(label, SETTINGS), SETTINGS, 128)[1] for label in names}
     at = [10 * k for k in range(steps)]
-    write_json(folder / "probabilities.json", {
-        "candidates": names, "steps": at, "probabilities": np.round(table, 7).tolist(),
-        "cost": {"unit": "flops_per_token", "candidates": prices, "budget": 0.65}, "seed": seed,
-        "verdict": {"converged": seed == 0, "reasons": [f"the winner's mean margin is {0.31 + seed / 10:.2f}"], "figures": {}},
-    })  # fmt: skip
-    write_json(folder / "data.json", {
-        "name": "sotu", "file": "sotu.txt", "sha256": "0" * 64, "bytes": 10_000_000, "vocab_size": 256,
-        "parts": {part: {"tokens": 1000, "range": [1000 * k, 1000 * k + 1000]}
-                  for k, part in enumerate(("weights", "alphas", "held_out", "test"))},
-    })  # fmt: skip
+    write_json(
+        folder / "probabilities.json",
+        {
+            "candidates": names,
+            "steps": at,
+            "probabilities": np.round(table, 7).tolist(),
+            "cost": {"unit": "flops_per_token", "candidates": prices, "budget": 0.65},
+            "seed": seed,
+            "verdict": {
+                "converged": seed == 0,
+                "reasons": [f"the winner's mean margin is {0.31 + seed / 10:.2f}"],
+                "figures": {},
+            },
+        },
+    )
+    write_json(
+        folder / "data.json",
+        {
+            "name": "sotu",
+            "file": "sotu.txt",
+            "sha256": "0" * 64,
+            "bytes": 10_000_000,
+            "vocab_size": 256,
+            "parts": {
+                part: {"tokens": 1000, "range": [1000 * k, 1000 * k + 1000]}
+                for k, part in enumerate(("weights", "alphas", "held_out", "test"))
+            },
+        },
+    )
     baseline = (
         layers
         / 2
         * sum(
-            candidate_cost(parse_candidate(block, SETTINGS), SETTINGS, 128)[1] for block in ("self_attention", "feed_forward")
+            candidate_cost(parse_candidate(block, SETTINGS), SETTINGS, 128)[1]
+            for block in ("self_attention", "feed_forward")
         )
     )
     entropy = -(table * np.log(table)).sum(axis=2).mean(axis=1)
@@ -103,13 +137,21 @@ def _write_search(folder: Path, layers: int, names: list[str], steps: int, rng: 
         warm = k < steps // 4
         evaluated = k % max(1, steps // 10) == 0 or k == steps - 1
         held_out = 1.8 + 3.5 * np.exp(-4 * k / steps) + 0.02 * rng.normal()
-        lines.append(dumps_line({
-            "step": step, "phase": "warmup" if warm else "search", "loss": held_out + 0.08 * rng.normal(),
-            "held_out_loss": held_out if evaluated else None,
-            "derived_loss": held_out + 0.4 if evaluated and not warm else None, "tokens_per_second": 21000.0,
-            "temperature": 5.0 if warm else 5.0 * 0.02 ** ((k - steps // 4) / max(1, steps)), "entropy": entropy[k],
-            "expected_cost": float((table[k] @ np.array([prices[n] for n in names], float)).sum()) / baseline,
-        }))  # fmt: skip
+        lines.append(
+            dumps_line(
+                {
+                    "step": step,
+                    "phase": "warmup" if warm else "search",
+                    "loss": held_out + 0.08 * rng.normal(),
+                    "held_out_loss": held_out if evaluated else None,
+                    "derived_loss": held_out + 0.4 if evaluated and not warm else None,
+                    "tokens_per_second": 21000.0,
+                    "temperature": 5.0 if warm else 5.0 * 0.02 ** ((k - steps // 4) / max(1, steps)),
+                    "entropy": entropy[k],
+                    "expected_cost": float((table[k] @ np.array([prices[n] for n in names], float)).sum()) / baseline,
+                }
+            )
+        )
     (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
@@ -120,18 +162,32 @@ def _write_agreement(folder: Path, homes: list[Path]) -> None:
     rows = []
     for layer in range(final.shape[1]):
         winners = [names[k] for k in final[:, layer].argmax(axis=1)]
-        rows.append({
-            "layer": layer, "argmax": winners, "agree": max(map(winners.count, winners)) / len(winners),
-            "mean": final[:, layer].mean(axis=0).tolist(), "spread": final[:, layer].std(axis=0, ddof=1).tolist(),
-        })  # fmt: skip
+        rows.append(
+            {
+                "layer": layer,
+                "argmax": winners,
+                "agree": max(map(winners.count, winners)) / len(winners),
+                "mean": final[:, layer].mean(axis=0).tolist(),
+                "spread": final[:, layer].std(axis=0, ddof=1).tolist(),
+            }
+        )
     write_json(folder / "agreement.json", {"seeds": list(range(len(homes))), "candidates": names, "layers": rows})
 
 
 def _write_latency(folder: Path, names: list[str]) -> None:
     rows = {label: {"median_ms": 1.0 + 0.4 * k, "spread_ms": 0.1} for k, label in enumerate(names)}
-    write_json(folder / "latency.json", {
-        "device": "cpu", "mode": "eager", "dtype": "float32", "batch": 16, "seq_len": 128, "runs": 5, "candidates": rows,
-    })  # fmt: skip
+    write_json(
+        folder / "latency.json",
+        {
+            "device": "cpu",
+            "mode": "eager",
+            "dtype": "float32",
+            "batch": 16,
+            "seq_len": 128,
+            "runs": 5,
+            "candidates": rows,
+        },
+    )
 
 
 def _write_comparison(
@@ -146,13 +202,22 @@ def _write_comparison(
         losses = 2.2 - 0.05 * arch.pattern.count("s") ** 0.5 + 0.02 * arch.pattern.count("i") + noise
         means[name] = (losses.mean(), arch)
         for seed, loss in enumerate(losses.tolist()):
-            rows.append({
-                "name": name, "seed": seed, "pattern": arch.pattern, "parameters": arch.parameters(),
-                "flops_per_token": arch.flops_per_token(128), "latency_ms": 1.0 + 0.3 * layers * arch.relative_flops(128),
-                "steps": 200, "held_out_loss": loss, "perplexity": float(np.exp(loss)),
-                "bits_per_character": loss / float(np.log(2)), "relative_flops": arch.relative_flops(128),
-                "standard_error": 0.004,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "name": name,
+                    "seed": seed,
+                    "pattern": arch.pattern,
+                    "parameters": arch.parameters(),
+                    "flops_per_token": arch.flops_per_token(128),
+                    "latency_ms": 1.0 + 0.3 * layers * arch.relative_flops(128),
+                    "steps": 200,
+                    "held_out_loss": loss,
+                    "perplexity": float(np.exp(loss)),
+                    "bits_per_character": loss / float(np.log(2)),
+                    "relative_flops": arch.relative_flops(128),
+                    "standard_error": 0.004,
+                }
+            )
             _write_training(folder / "retrain" / name / f"seed-{seed}", arch, loss, rng)
     write_json(folder / "comparison.json", rows)
     min(means.values(), key=lambda one: one[0])[1].save(folder / "architectures" / "best.json")
@@ -163,23 +228,45 @@ def _write_training(home: Path, arch: Architecture, loss: float, rng: np.random.
     arch.save(home / "architecture.json")
     falling = {step: loss + 3 * float(np.exp(-step / 25)) for step in range(0, 201, 10)}
     lines = [
-        {"step": step, "phase": "retrain", "loss": value + 0.05 * rng.normal(),
-         "held_out_loss": value if step % 50 == 0 else None, "tokens_per_second": 30000.0} for step, value in falling.items()
-    ]  # fmt: skip
+        {
+            "step": step,
+            "phase": "retrain",
+            "loss": value + 0.05 * rng.normal(),
+            "held_out_loss": value if step % 50 == 0 else None,
+            "tokens_per_second": 30000.0,
+        }
+        for step, value in falling.items()
+    ]
     (home / "metrics.jsonl").write_text("".join(map(dumps_line, lines)), encoding="utf-8")
 
 
 def add_sweep(folder: Path) -> None:
-    """A sweep over two cuts and four ratios; loss rises with the ratio, and 3 at a cut of 0.5 is the largest in the band."""
+    """A sweep over two cuts and four ratios; loss rises with the ratio, and 3 at a cut of 0.5 is the largest in the
+    band."""
     points = [
-        {"name": f"cut-{cut}-ratio-{ratio}", "cut": cut, "ratio": ratio, "pattern": "sf", "relative_flops": 0.6,
-         "held_out_loss": 2.0 + 0.02 * ratio - 0.01 * cut, "spread": 0.006, "within_band": ratio <= 3}
-        for cut in (0.5, 0.667) for ratio in (2, 3, 5, 8)
-    ]  # fmt: skip
-    write_json(folder / "sweep" / "sweep.json", {
-        "baseline": {"name": "interleaved", "held_out_loss": 2.04, "noise": 0.016, "limit": 2.056}, "seeds": 3,
-        "points": points, "chosen": "cut-0.5-ratio-3", "largest_ratio": 3,
-    })  # fmt: skip
+        {
+            "name": f"cut-{cut}-ratio-{ratio}",
+            "cut": cut,
+            "ratio": ratio,
+            "pattern": "sf",
+            "relative_flops": 0.6,
+            "held_out_loss": 2.0 + 0.02 * ratio - 0.01 * cut,
+            "spread": 0.006,
+            "within_band": ratio <= 3,
+        }
+        for cut in (0.5, 0.667)
+        for ratio in (2, 3, 5, 8)
+    ]
+    write_json(
+        folder / "sweep" / "sweep.json",
+        {
+            "baseline": {"name": "interleaved", "held_out_loss": 2.04, "noise": 0.016, "limit": 2.056},
+            "seeds": 3,
+            "points": points,
+            "chosen": "cut-0.5-ratio-3",
+            "largest_ratio": 3,
+        },
+    )
 
 
 def add_checkpoint(folder: Path, layers: int, candidates: int) -> None:

@@ -20,7 +20,9 @@ def misplaced_words(figure: Figure) -> list[str]:
         found += [f"{text!r} overlaps {other!r}" for other, second in boxes[k + 1 :] if _overlap(box, second)]
     inside = {text.get_text() for legend in _legends(figure) for text in [*legend.get_texts(), legend.get_title()]}
     for legend in legends:
-        found += [f"{text!r} lies under a legend" for text, box in boxes if text not in inside and _overlap(box, legend)]
+        found += [
+            f"{text!r} lies under a legend" for text, box in boxes if text not in inside and _overlap(box, legend)
+        ]
     return found
 
 

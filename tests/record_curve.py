@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from tiny_runs import search_in, tiny
 
 PATH = Path(__file__).with_name("recorded_curve.json")

@@ -14,10 +14,15 @@ def test_agreement(tmp_path: Path) -> None:
     homes = []
     for seed, rows in last.items():
         homes.append(tmp_path / f"seed-{seed}")
-        write_json(homes[-1] / "probabilities.json", {
-            "candidates": ["self_attention", "identity"], "probabilities": [[[0.5, 0.5]] * 2, rows], "seed": seed,
-            "verdict": {"converged": seed != 4, "reasons": ["x"]},
-        })  # fmt: skip
+        write_json(
+            homes[-1] / "probabilities.json",
+            {
+                "candidates": ["self_attention", "identity"],
+                "probabilities": [[[0.5, 0.5]] * 2, rows],
+                "seed": seed,
+                "verdict": {"converged": seed != 4, "reasons": ["x"]},
+            },
+        )
     write_agreement(tmp_path, homes)
     content = json.loads((tmp_path / "agreement.json").read_text())
     assert (content["seeds"], content["candidates"]) == ([3, 4, 5], ["self_attention", "identity"])

@@ -15,26 +15,65 @@ from supernet.blocks import BLOCKS, Candidate, default_options
 from supernet.errors import SettingError
 from supernet.settings import NORMS, POSITIONS, TASKS, ModelSettings
 
-SCHEMA = json.loads((Path(architecture_module.__file__).parent / "architecture.schema.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads(
+    (Path(architecture_module.__file__).parent / "architecture.schema.json").read_text(encoding="utf-8")
+)
 
 FULL = {
-    "format": "par-architecture", "version": 1, "name": "par-rule", "task": "causal_lm",
-    "model": {"vocab_size": 256, "d_model": 128, "heads": 4, "d_inner": 512, "max_len": 128, "memory_len": 0,
-              "dropout": 0.1, "norm": "pre", "position": "learned", "tie_embeddings": True},
-    "layers": [{"block": "self_attention"}, {"block": "factorized_random_synthesizer", "rank": 8},
-               {"block": "feed_forward"}, {"block": "identity"}],
+    "format": "par-architecture",
+    "version": 1,
+    "name": "par-rule",
+    "task": "causal_lm",
+    "model": {
+        "vocab_size": 256,
+        "d_model": 128,
+        "heads": 4,
+        "d_inner": 512,
+        "max_len": 128,
+        "memory_len": 0,
+        "dropout": 0.1,
+        "norm": "pre",
+        "position": "learned",
+        "tie_embeddings": True,
+    },
+    "layers": [
+        {"block": "self_attention"},
+        {"block": "factorized_random_synthesizer", "rank": 8},
+        {"block": "feed_forward"},
+        {"block": "identity"},
+    ],
     "pattern": "sqfi",
-    "evidence": {"candidates": ["self_attention", "feed_forward"], "probabilities": [[0.7, 0.3], [0.5, 0.5], [0, 1], [1, 0]],
-                 "rules": [{"rule": "cut", "value": 0.667, "reason": "Because.", "supported": False, "figures": [1, 2]}],
-                 "verdict": {"converged": True, "reasons": []},
-                 "overruled": [{"layer": 2, "preferred": "identity", "chosen": "feed_forward", "rule": "rest"}]},
-    "cost": {"parameters": 0, "flops_per_token": 0, "latency_ms": None,
-             "relative_to_interleaved": {"flops": 0.6, "latency": None}},
+    "evidence": {
+        "candidates": ["self_attention", "feed_forward"],
+        "probabilities": [[0.7, 0.3], [0.5, 0.5], [0, 1], [1, 0]],
+        "rules": [{"rule": "cut", "value": 0.667, "reason": "Because.", "supported": False, "figures": [1, 2]}],
+        "verdict": {"converged": True, "reasons": []},
+        "overruled": [{"layer": 2, "preferred": "identity", "chosen": "feed_forward", "rule": "rest"}],
+    },
+    "cost": {
+        "parameters": 0,
+        "flops_per_token": 0,
+        "latency_ms": None,
+        "relative_to_interleaved": {"flops": 0.6, "latency": None},
+    },
     "retrain": {"steps": 0, "lr": 0.0, "batch_size": 0, "seq_len": 0},
-    "provenance": {"run": "name", "seed": 0, "step": 0, "selection": "last", "data": {"name": "sotu", "sha256": "ab"},
-                   "versions": {}, "extra": {"kept": [1]}},
-}  # fmt: skip
-SMALL = {"format": "par-architecture", "version": 1, "task": "causal_lm", "model": {}, "layers": [{"block": "feed_forward"}]}
+    "provenance": {
+        "run": "name",
+        "seed": 0,
+        "step": 0,
+        "selection": "last",
+        "data": {"name": "sotu", "sha256": "ab"},
+        "versions": {},
+        "extra": {"kept": [1]},
+    },
+}
+SMALL = {
+    "format": "par-architecture",
+    "version": 1,
+    "task": "causal_lm",
+    "model": {},
+    "layers": [{"block": "feed_forward"}],
+}
 
 GOOD = [
     {},
@@ -42,7 +81,12 @@ GOOD = [
     {"model": {"memory_len": 5, "position": "none"}},
     {"model": {"cutoffs": [10, 20]}},
     {"task": "masked_lm", "model": {"memory_len": 0}},
-    {"layers": [{"block": "mixture_synthesizer", "parts": ["random", "dense"]}, {"block": "self_attention", "heads": 2}]},
+    {
+        "layers": [
+            {"block": "mixture_synthesizer", "parts": ["random", "dense"]},
+            {"block": "self_attention", "heads": 2},
+        ]
+    },
     {"layers": [{"block": "factorized_dense_synthesizer", "a": 2, "b": 64}]},
     {"layers": [{"block": "fixed_random_synthesizer", "seed": 0}], "pattern": "x"},
     {"layers": [{"block": "feed_forward"}] * 6, "pattern": "(f)x6"},
@@ -96,8 +140,11 @@ BAD = [
     ({"layers": [{"block": "identity"}, {"block": "selfattention"}]}, "layers[1].block", True),
     ({"layers": [{"block": ["identity"]}]}, "layers[0].block", True),
     ({"layers": [{"block": "identity", "heads": 2}]}, "layers[0].heads", True),
-    ({"layers": [{"block": "identity"}] * 2 + [{"block": "factorized_random_synthesizer", "rank": 0}]},
-     "layers[2].rank", True),
+    (
+        {"layers": [{"block": "identity"}] * 2 + [{"block": "factorized_random_synthesizer", "rank": 0}]},
+        "layers[2].rank",
+        True,
+    ),
     ({"layers": [{"block": "factorized_random_synthesizer", "rank": 1.5}]}, "layers[0].rank", True),
     ({"layers": [{"block": "self_attention", "heads": 5}]}, "layers[0].heads", False),
     ({"layers": [{"block": "factorized_dense_synthesizer", "a": 3, "b": 5}]}, "layers[0].a", False),
@@ -125,8 +172,11 @@ BAD = [
     ({"evidence": {"rules": [{"rule": "cut", "supported": "no"}]}}, "evidence.rules[0].supported", True),
     ({"evidence": {"verdict": {"converged": "yes"}}}, "evidence.verdict.converged", True),
     ({"evidence": {"verdict": {}}}, "evidence.verdict.converged", True),
-    ({"evidence": {"overruled": [{"layer": 1, "preferred": "a", "chosen": "b", "rule": "c"}]}},
-     "evidence.overruled[0].layer", False),
+    (
+        {"evidence": {"overruled": [{"layer": 1, "preferred": "a", "chosen": "b", "rule": "c"}]}},
+        "evidence.overruled[0].layer",
+        False,
+    ),
     ({"evidence": {"overruled": [{"layer": 0, "preferred": "a", "chosen": "b"}]}}, "evidence.overruled[0]", True),
     ({"cost": {"parameters": -1}}, "cost.parameters", True),
     ({"cost": {"params": 1}}, "cost.params", True),
@@ -137,7 +187,7 @@ BAD = [
     ({"provenance": {"seed": "0"}}, "provenance.seed", True),
     ({"provenance": {"data": {"name": 1}}}, "provenance.data.name", True),
     ({"provenance": []}, "provenance", True),
-]  # fmt: skip
+]
 
 
 def schema_takes(value: object) -> bool:
@@ -193,11 +243,19 @@ def test_needed_keys(key: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", "null", "{", '{"format": NaN}', '{"format": 1, "format": 2}', "[" * 100000, '{"a": Infinity}',
+        "",
+        "[]",
+        "null",
+        "{",
+        '{"format": NaN}',
+        '{"format": 1, "format": 2}',
+        "[" * 100000,
+        '{"a": Infinity}',
         '{"a": 1e999}',
-        b"\xff\xfe", '{"format": "par-architecture", "version": ' + "9" * 5000 + "}",
+        b"\xff\xfe",
+        '{"format": "par-architecture", "version": ' + "9" * 5000 + "}",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_strict_json_is_refused(text: str | bytes, tmp_path: Path) -> None:
     file = tmp_path / "bad.json"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -237,7 +295,9 @@ def test_older_versions_migrate_step_by_step(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_record_is_valid_however_it_is_made() -> None:
     model = ModelSettings(d_model=12, heads=3)
-    made = Architecture("a", "causal_lm", model, ("feed_forward[d_inner=7]", Candidate("self_attention", (("heads", 3),))))
+    made = Architecture(
+        "a", "causal_lm", model, ("feed_forward[d_inner=7]", Candidate("self_attention", (("heads", 3),)))
+    )
     assert made.layers == (Candidate("feed_forward", (("d_inner", 7),)), Candidate("self_attention"))
     with pytest.raises(SettingError, match=r"layers\[0\].heads"):
         dataclasses.replace(made, layers=(Candidate("self_attention", (("heads", 5),)),))
@@ -260,7 +320,11 @@ def test_numpy_values_and_tuples_become_plain_json(tmp_path: Path) -> None:
 
 
 def test_labels_keep_their_options_through_the_file(tmp_path: Path) -> None:
-    layers = ("self_attention[heads=2]", "mixture_synthesizer[parts=dense+random]", "factorized_dense_synthesizer[a=2,b=64]")
+    layers = (
+        "self_attention[heads=2]",
+        "mixture_synthesizer[parts=dense+random]",
+        "factorized_dense_synthesizer[a=2,b=64]",
+    )
     made = Architecture("a", "causal_lm", ModelSettings(), layers)
     made.save(tmp_path / "a.json")
     loaded = Architecture.load(tmp_path / "a.json")
@@ -313,7 +377,9 @@ def test_schema_names_what_the_code_names() -> None:
         for entry in SCHEMA["$defs"]["layer"]["oneOf"]
     }
     built_in = {
-        name: set(default_options(name, ModelSettings())) for name, spec in BLOCKS.items() if isinstance(spec.module, str)
+        name: set(default_options(name, ModelSettings()))
+        for name, spec in BLOCKS.items()
+        if isinstance(spec.module, str)
     }
     assert options == built_in
     assert list(SCHEMA["properties"]) == list(architecture_module.KEYS)

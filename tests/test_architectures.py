@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from tiny_runs import tiny
 
 from derive import Architecture
 from nas.architectures import architectures_against, check_fits, check_span, resolve_architecture, unique_by_name
 from nas.config import DataConfig
 from nas.data import load_corpus
 from supernet.errors import UserError
-from tiny_runs import tiny
 
 
 def test_a_pattern_gets_the_configurations_widths() -> None:
@@ -21,7 +21,10 @@ def test_a_pattern_gets_the_configurations_widths() -> None:
 def test_presets_of_the_current_widths_take_model_and_derive() -> None:
     config = tiny(model__layers=12, derive__cut=0.5, derive__ratio=3)
     assert resolve_architecture("interleaved", config, 256).pattern == "sf" * 6
-    assert resolve_architecture("par", config, 256).pattern == Architecture.preset("par", layers=12, cut=0.5, ratio=3).pattern
+    assert (
+        resolve_architecture("par", config, 256).pattern
+        == Architecture.preset("par", layers=12, cut=0.5, ratio=3).pattern
+    )
     assert resolve_architecture("par", tiny(model__layers=12), 256).pattern == "sfffsfffffff"  # 2/3 and 5
     assert resolve_architecture("par", config, 256).model.d_model == 8
 
@@ -44,10 +47,13 @@ def test_a_file_comes_before_presets_and_patterns(tmp_path: Path, name: str, mon
     [
         ("sfz", "ARCH: 'sfz' is no file, no preset and no pattern: .*'z' is no block's letter"),
         ("par-bas", "ARCH: 'par-bas' is no file, no preset and no pattern"),
-        ("", "ARCH: '' is no file"), ("(sf", "ARCH: "), ("none.json", "none.json: No such file"), ("x/y", "x/y: No such file"),
+        ("", "ARCH: '' is no file"),
+        ("(sf", "ARCH: "),
+        ("none.json", "none.json: No such file"),
+        ("x/y", "x/y: No such file"),
         ("(s)x999999999", "ARCH: "),
     ],
-)  # fmt: skip
+)
 def test_what_is_nothing_of_the_kind_is_named(name: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as error:
         resolve_architecture(name, tiny(), 256)
@@ -87,10 +93,17 @@ def test_what_cannot_be_trained_on_the_text_is_refused() -> None:
         ("sf", 4, {"order": "random"}, "^data.order: sf has a memory, and random crops"),
         ("sf", 4, {"eval_seq_len": 17}, "^data.eval_seq_len: 17 exceeds max_len 16 of sf"),
         ("sf", 0, {"eval_memory_len": 4}, "^data.eval_memory_len: sf has model.memory_len 0"),
-        ("sdqf", 4, {"eval_memory_len": 8}, "^data.eval_memory_len: .*dense_synthesizer, factorized_random_synthesizer, whose maps .* 4;"),
+        (
+            "sdqf",
+            4,
+            {"eval_memory_len": 8},
+            "^data.eval_memory_len: .*dense_synthesizer, factorized_random_synthesizer, whose maps .* 4;",
+        ),
     ],
 )
-def test_what_cannot_remember_so_is_refused(pattern: str, memory_len: int, data: dict[str, object], message: str) -> None:
+def test_what_cannot_remember_so_is_refused(
+    pattern: str, memory_len: int, data: dict[str, object], message: str
+) -> None:
     arch = Architecture.from_pattern(pattern, {"max_len": 16, "memory_len": memory_len, "position": "relative"})
     blocks = {layer.block for layer in arch.layers}
     check_span(blocks, arch.model, DataConfig(), arch.name)

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from by_hand import LENGTH, block_of, hand_attention, random_input, random_tokens, shaken, small
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from by_hand import LENGTH, block_of, hand_attention, random_input, random_tokens, shaken, small
 from derive import Architecture, build
 from supernet.attention import SelfAttention, merge_heads, output_projection, split_heads
 from supernet.masks import causal_bias, causal_keys
@@ -25,7 +25,9 @@ MASK[2] = False
 def test_formula(task: str, mask: torch.Tensor | None, label: str) -> None:
     block = block_of(label, small(task=task))
     x = random_input(3, 13, 10)
-    torch.testing.assert_close(block(x, mask=mask), hand_attention(block, x, causal=task == "causal_lm", mask=mask), **TIGHT)
+    torch.testing.assert_close(
+        block(x, mask=mask), hand_attention(block, x, causal=task == "causal_lm", mask=mask), **TIGHT
+    )
 
 
 @pytest.mark.parametrize("filled", [1, 5, 11])
@@ -37,13 +39,21 @@ def test_formula_with_memory(filled: int, mask: torch.Tensor | None) -> None:
     torch.testing.assert_close(block(x, mask=mask, memory=memory), expected, **TIGHT)
 
 
-@pytest.mark.parametrize(("task", "memory_len", "lengths"), [
-    ("causal_lm", 0, [13]), ("causal_lm", 11, [5, 13]), ("causal_lm", 11, [13, 13]), ("masked_lm", 0, [13]),
-    ("masked_lm", 0, [1]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "memory_len", "lengths"),
+    [
+        ("causal_lm", 0, [13]),
+        ("causal_lm", 11, [5, 13]),
+        ("causal_lm", 11, [13, 13]),
+        ("masked_lm", 0, [13]),
+        ("masked_lm", 0, [1]),
+    ],
+)
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
 @pytest.mark.parametrize("shared", [True, False])
-def test_relative_positions_are_distances(task: str, memory_len: int, lengths: list[int], mask: torch.Tensor | None, shared: bool) -> None:
+def test_relative_positions_are_distances(
+    task: str, memory_len: int, lengths: list[int], mask: torch.Tensor | None, shared: bool
+) -> None:
     """Every score is (q_i + u) k_j + (q_i + v) W_R r_{i-j} with r the encoding of that very distance, for all keys."""
     settings = small(task=task, memory_len=memory_len, position="relative", share_biases=shared)
     torch.manual_seed(3)
@@ -120,14 +130,21 @@ def test_masks_of_a_mode_of_torch_stay_in_it() -> None:
     memory = random_input(1, 5, 10, seed=2)
     for _ in range(2):  # the real one's are there in the second
         mode = FakeTensorMode(allow_non_fake_inputs=False)
-        weights, inputs, past = {name: mode.from_tensor(value) for name, value in block.state_dict().items()}, mode.from_tensor(x), mode.from_tensor(memory)
+        weights, inputs, past = (
+            {name: mode.from_tensor(value) for name, value in block.state_dict().items()},
+            mode.from_tensor(x),
+            mode.from_tensor(memory),
+        )
         with mode:
             fake = torch.func.functional_call(block, weights, (inputs,), {"memory": past})
         assert fake.shape == x.shape
         torch.func.grad(lambda inputs: block(inputs, memory=memory).sum())(x)
         assert type(block(x, memory=memory)) is torch.Tensor
-    assert all(type(causal_keys(3, 8, x.device)) is torch.Tensor and not torch._C._functorch.is_functorch_wrapped_tensor(causal_keys(3, 8, x.device))
-               for _ in range(2))  # fmt: skip
+    assert all(
+        type(causal_keys(3, 8, x.device)) is torch.Tensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(causal_keys(3, 8, x.device))
+        for _ in range(2)
+    )
 
 
 def test_heads_are_neighbouring_columns_and_merge_again() -> None:

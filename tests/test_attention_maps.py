@@ -1,4 +1,5 @@
-"""Maps as one node of autograd: the values and gradients of torch's own operations, in less room, and only where it serves."""
+"""Maps as one node of autograd: the values and gradients of torch's own operations, in less room, and only where it
+serves."""
 
 from collections.abc import Callable
 
@@ -24,12 +25,24 @@ def product(keys: int) -> Callable[..., Maps]:
 
 
 def outer(columns: slice) -> Callable[..., Maps]:
-    parts = lambda: (draw(HEADS, ROWS, QUERIES, 2), draw(HEADS, ROWS, QUERIES, 3))
+
+    def parts() -> tuple[Tensor, Tensor]:
+        return draw(HEADS, ROWS, QUERIES, 2), draw(HEADS, ROWS, QUERIES, 3)
+
     return lambda offset: (Maps(Outer(columns), parts(), offset), columns.stop - columns.start)
 
 
-MAKERS = {"product of 1 key": product(1), "product of 17 keys": product(17), **{f"outer, {name}": outer(at) for name, at in COLUMNS.items()}}
-OFFSETS = {"none": None, "all rows alike": (1, 1, QUERIES), "a head each": (HEADS, 1, 1), "a head and query each": (HEADS, 1, QUERIES)}
+MAKERS = {
+    "product of 1 key": product(1),
+    "product of 17 keys": product(17),
+    **{f"outer, {name}": outer(at) for name, at in COLUMNS.items()},
+}
+OFFSETS = {
+    "none": None,
+    "all rows alike": (1, 1, QUERIES),
+    "a head each": (HEADS, 1, 1),
+    "a head and query each": (HEADS, 1, QUERIES),
+}
 
 
 def by_torch(maps: Maps, values: Tensor) -> Tensor:
@@ -38,7 +51,9 @@ def by_torch(maps: Maps, values: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shape", OFFSETS.values(), ids=OFFSETS)
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_one_node_gives_the_values_and_gradients_of_torchs_operations(make: Callable[..., Maps], shape: tuple[int, ...] | None) -> None:
+def test_one_node_gives_the_values_and_gradients_of_torchs_operations(
+    make: Callable[..., Maps], shape: tuple[int, ...] | None
+) -> None:
     torch.manual_seed(1)
     keys = make(None)[1]
     offset = None if shape is None else draw(*shape, keys)
@@ -48,7 +63,9 @@ def test_one_node_gives_the_values_and_gradients_of_torchs_operations(make: Call
     mixed, expected = maps.mix(values), by_torch(maps, values)
     torch.testing.assert_close(mixed, expected, rtol=1e-12, atol=1e-12)
     grad = torch.randn_like(mixed)
-    for ours, theirs in zip(torch.autograd.grad(mixed, leaves, grad), torch.autograd.grad(expected, leaves, grad)):
+    for ours, theirs in zip(
+        torch.autograd.grad(mixed, leaves, grad), torch.autograd.grad(expected, leaves, grad), strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
 
 
@@ -57,7 +74,9 @@ def test_gradients_are_the_slopes(make: Callable[..., Maps]) -> None:
     torch.manual_seed(2)
     maps, keys = make(None)
     values = draw(ROWS, HEADS, keys, 2)
-    assert torch.autograd.gradcheck(lambda values, *parts: Maps(maps.law, parts, None).mix(values), (values, *maps.parts))
+    assert torch.autograd.gradcheck(
+        lambda values, *parts: Maps(maps.law, parts, None).mix(values), (values, *maps.parts)
+    )
 
 
 def test_hidden_keys_get_no_weight_and_no_gradient() -> None:
@@ -74,13 +93,16 @@ def test_hidden_keys_get_no_weight_and_no_gradient() -> None:
 def kept_sizes(block: Synthesizer, x: Tensor) -> list[int]:
     """Numbers in each tensor that is kept for the backward pass."""
     kept: dict[int, int] = {}
-    with torch.autograd.graph.saved_tensors_hooks(lambda one: kept.setdefault(one.data_ptr(), one.numel()) and one, lambda one: one):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda one: kept.setdefault(one.data_ptr(), one.numel()) and one, lambda one: one
+    ):
         block(x).sum().backward()
     return list(kept.values())
 
 
 SETTINGS = ModelSettings.from_mapping(
-    {"vocab_size": 11, "d_model": 8, "heads": 2, "d_inner": 16, "max_len": 32, "norm": "pre"}, task="causal_lm")  # fmt: skip
+    {"vocab_size": 11, "d_model": 8, "heads": 2, "d_inner": 16, "max_len": 32, "norm": "pre"}, task="causal_lm"
+)
 BLOCKS = {
     "dense": lambda: DenseSynthesizer(SETTINGS, heads=2, d_hidden=8),
     "factorized dense": lambda: FactorizedDenseSynthesizer(SETTINGS, heads=2, a=4, b=8),
@@ -96,9 +118,13 @@ def test_a_block_keeps_one_map_and_goes_by_torch_where_the_node_does_not_serve(m
     gradients = torch.autograd.grad(mixed.square().sum(), [x, *block.parameters()])
     compiled = torch.compile(block, backend="eager")(x)
     torch.testing.assert_close(compiled, mixed)
-    for ours, theirs in zip(torch.autograd.grad(compiled.square().sum(), [x, *block.parameters()]), gradients):
+    for ours, theirs in zip(
+        torch.autograd.grad(compiled.square().sum(), [x, *block.parameters()]), gradients, strict=True
+    ):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
-    one_by_one = torch.func.vmap(lambda row: torch.func.functional_call(block, dict(block.named_parameters()), (row[None],))[0])(x)
+    one_by_one = torch.func.vmap(
+        lambda row: torch.func.functional_call(block, dict(block.named_parameters()), (row[None],))[0]
+    )(x)
     torch.testing.assert_close(one_by_one, mixed)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = block(x)
@@ -125,12 +151,17 @@ def test_hooks_and_classes_of_ones_own_are_heard(make: Callable[[], Synthesizer]
     torch.manual_seed(5)
     block, x = make(), torch.randn(3, 32, 8)
     evenly = (x @ block.value.weight.T).cumsum(dim=1) / torch.arange(1, 33)[:, None] @ block.output.weight.T
-    flat = lambda logits: logits.masked_fill(logits.isfinite(), 0.0)
+
+    def flat(logits: Tensor) -> Tensor:
+        return logits.masked_fill(logits.isfinite(), 0.0)
+
     handle = block.logits.register_forward_hook(lambda module, inputs, logits: flat(logits))
     torch.testing.assert_close(block(x), evenly)
     handle.remove()
     assert not block(x).allclose(evenly)
-    own = type("Own", (type(block.logits),), {"forward": lambda self, *given: flat(super(type(self), self).forward(*given))})
+    own = type(
+        "Own", (type(block.logits),), {"forward": lambda self, *given: flat(super(type(self), self).forward(*given))}
+    )
     block.logits.__class__ = own
     torch.testing.assert_close(block(x), evenly)
 
@@ -139,7 +170,7 @@ def test_hooks_and_classes_of_ones_own_are_heard(make: Callable[[], Synthesizer]
 def test_frozen_parts_get_no_gradient(make: Callable[[], Synthesizer]) -> None:
     torch.manual_seed(6)
     block, x = make(), torch.randn(3, 32, 8, requires_grad=True)
-    whole, = torch.autograd.grad(block(x).square().sum(), x)
+    (whole,) = torch.autograd.grad(block(x).square().sum(), x)
     block.logits.weight.requires_grad_(False)
     block(x).square().sum().backward()
     assert block.logits.weight.grad is None and x.grad.equal(whole)

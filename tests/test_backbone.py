@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
+from by_hand import encoding, hand_norm, random_input, random_tokens, shaken, small
 from torch import Tensor, nn
 
-from by_hand import encoding, hand_norm, random_input, random_tokens, shaken, small
 from derive import Architecture, build
 from supernet.backbone import AdaptiveHead, Head, Network, parameter_groups, sinusoids
 from supernet.blocks import BLOCKS
@@ -16,11 +16,17 @@ from supernet.settings import ModelSettings
 
 EVERY_BLOCK = "".join(spec.letter for spec in BLOCKS.values())
 KINDS = {
-    "learned": {}, "sinusoidal": {"position": "sinusoidal"}, "none": {"position": "none"},
-    "relative": {"position": "relative"}, "memory": {"position": "relative", "memory_len": 11},
-    "masked": {"task": "masked_lm"}, "masked relative": {"task": "masked_lm", "position": "relative"},
-    "untied": {"tie_embeddings": False}, "post": {"norm": "post"}, "adaptive": {"cutoffs": (5, 11)},
-}  # fmt: skip
+    "learned": {},
+    "sinusoidal": {"position": "sinusoidal"},
+    "none": {"position": "none"},
+    "relative": {"position": "relative"},
+    "memory": {"position": "relative", "memory_len": 11},
+    "masked": {"task": "masked_lm"},
+    "masked relative": {"task": "masked_lm", "position": "relative"},
+    "untied": {"tie_embeddings": False},
+    "post": {"norm": "post"},
+    "adaptive": {"cutoffs": (5, 11)},
+}
 
 
 def network(pattern: str, *, seed: int = 0, **changes: object) -> Network:
@@ -166,10 +172,16 @@ def test_gradients_do_not_cross_segments() -> None:
     assert touched == [4, 5, 6]
 
 
-@pytest.mark.parametrize(("shape", "words"), [
-    ((2, 3, 12, 10), "up to memory_len 11"), ((2, 2, 11, 10), "3 rows"), ((1, 3, 11, 10), "2 layers"),
-    ((2, 3, 11, 9), "10\\]"), ((3, 11, 10), "2 layers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((2, 3, 12, 10), "up to memory_len 11"),
+        ((2, 2, 11, 10), "3 rows"),
+        ((1, 3, 11, 10), "2 layers"),
+        ((2, 3, 11, 9), "10\\]"),
+        ((3, 11, 10), "2 layers"),
+    ],
+)
 def test_a_memory_that_does_not_fit_is_refused(shape: tuple[int, ...], words: str) -> None:
     model = network("sf", position="none", memory_len=11)
     with pytest.raises(ValueError, match=f"memory must be .*{words}"):
@@ -182,7 +194,12 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         model(tokens, memory=torch.zeros(2, 3, 1, 10))
     with pytest.raises(ValueError, match=r"tokens must be \[B, T\]"):
         model(tokens[0])
-    masks = (torch.ones(3, 6, dtype=torch.bool), torch.ones(5, dtype=torch.bool), torch.ones(3, 5), torch.ones(3, 5).long())
+    masks = (
+        torch.ones(3, 6, dtype=torch.bool),
+        torch.ones(5, dtype=torch.bool),
+        torch.ones(3, 5),
+        torch.ones(3, 5).long(),
+    )
     for mask in masks:
         with pytest.raises(ValueError, match=r"padding_mask must be torch.bool \(3, 5\), True = real token"):
             model(tokens, padding_mask=mask)
@@ -238,7 +255,7 @@ def test_adaptive_head_equals_torchs() -> None:
     with torch.no_grad():
         reference.head.weight.copy_(torch.cat((embedding[:5], head.cluster_weight)))
         reference.head.bias.copy_(torch.cat((head.bias[:5], head.cluster_bias)))
-        for tail, (start, end) in zip(reference.tail, ((5, 11), (11, 23))):
+        for tail, (start, end) in zip(reference.tail, ((5, 11), (11, 23)), strict=True):
             tail[0].weight.copy_(torch.eye(10))
             tail[1].weight.copy_(embedding[start:end])
     x = random_input(7, 10)
@@ -261,7 +278,11 @@ def test_decay_spares_vectors_embeddings_positions_and_random_maps() -> None:
         groups = parameter_groups(model, 0.1)
         names = {id(p): name for name, p in model.named_parameters()}
         with_decay, without, fast = ([names.pop(id(p)) for p in group["params"]] for group in groups)
-        assert not names and [(group["weight_decay"], group["lr_scale"]) for group in groups] == [(0.1, 1.0), (0.0, 1.0), (0.0, 10.0)]
+        assert not names and [(group["weight_decay"], group["lr_scale"]) for group in groups] == [
+            (0.1, 1.0),
+            (0.0, 1.0),
+            (0.0, 10.0),
+        ]
         assert fast and all(name.endswith(".map") for name in fast)
         spared = ("embedding", "positions", "relative_biases", "bias", "norm", ".map", ".left", ".right", ".mixing")
         expected = [n for n in with_decay + without if not any(word in n for word in spared)]
@@ -287,8 +308,10 @@ def test_learned_positions_start_where_a_shift_is_linear(width: int) -> None:
 
 
 def test_a_longer_memory_and_clamped_distances_are_for_networks_whose_maps_have_no_size() -> None:
-    sized, free, none = (Architecture.from_pattern(pattern, {"max_len": 8, "memory_len": memory, "position": "relative"})
-                         for pattern, memory in (("sqf", 4), ("sf", 4), ("sf", 0)))  # fmt: skip
+    sized, free, none = (
+        Architecture.from_pattern(pattern, {"max_len": 8, "memory_len": memory, "position": "relative"})
+        for pattern, memory in (("sqf", 4), ("sf", 4), ("sf", 0))
+    )
     network = build(free)
     network.set_span(9, None)
     memory = None

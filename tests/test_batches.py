@@ -1,5 +1,7 @@
-"""Batches: the same for the same step anywhere, random or rows that go on, and evaluation that meets every target once."""
+"""Batches: the same for the same step anywhere, random or rows that go on, and evaluation that meets every target
+once."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -8,13 +10,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tiny_runs import CPU, ROOT
 
 from nas.batches import crop_batch, evaluation_batches, evaluation_segments, segment_batch, training_batch
 from nas.config import DataConfig
 from nas.data import load_corpus
 from nas.machine import Machine
 from supernet.errors import SettingError
-from tiny_runs import CPU, ROOT
 
 
 def settings(path: Path | None = None, **given: object) -> SimpleNamespace:
@@ -53,7 +55,8 @@ def test_crops_depend_on_seed_step_and_stream_alone() -> None:
     program = (
         "import types; from nas.batches import *; from nas.data import *\n"
         "corpus = load_corpus(types.SimpleNamespace(name='sotu', path=None, tokens='bytes', seq_len=7))\n"
-        "print(crop_batch(corpus, 'weights', seq_len=31, batch_size=3, seed=1, step=2, stream='weights').tobytes().hex())"
+        "print(crop_batch(corpus, 'weights', seq_len=31, batch_size=3, seed=1, step=2, "
+        "stream='weights').tobytes().hex())"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77"}
     printed = subprocess.check_output([sys.executable, "-c", program], cwd=ROOT, env=environment, text=True)
@@ -79,7 +82,7 @@ def test_a_limited_evaluation_is_spread_over_the_part() -> None:
     batches = list(evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=950))
     again = list(evaluation_batches(corpus, "held_out", seq_len=100, batch_size=4, limit=950))
     assert [batch.shape for batch in batches] == [(4, 101), (4, 101), (2, 101)]
-    assert all((one == other).all() for one, other in zip(batches, again))
+    assert all((one == other).all() for one, other in zip(batches, again, strict=True))
     places = [whole.index(row.astype(np.uint8).tobytes()) for batch in batches for row in batch]
     expected = [(number + 0.5) / 10 * len(whole) for number in range(10)]
     assert places == pytest.approx(expected, abs=200)
@@ -90,7 +93,9 @@ def test_a_limited_evaluation_is_spread_over_the_part() -> None:
 
 def numbered(folder: Path, length: int) -> object:
     """A corpus whose held-out part is the numbers from 0 on, modulo 251."""
-    (folder / "input.txt").write_bytes(bytes(18 * length) + bytes(number % 251 for number in range(length)) + bytes(length))
+    (folder / "input.txt").write_bytes(
+        bytes(18 * length) + bytes(number % 251 for number in range(length)) + bytes(length)
+    )
     corpus = load_corpus(settings(folder / "input.txt"))
     assert corpus.part("held_out").tolist() == [number % 251 for number in range(length)]
     return corpus
@@ -99,9 +104,18 @@ def numbered(folder: Path, length: int) -> object:
 def test_rows_go_on_from_segment_to_segment_and_start_anew(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 200)
     batches = [segment_batch(corpus, "held_out", seq_len=7, batch_size=5, number=number) for number in range(7)]
-    assert [batch.fresh for batch in batches] == [True, False, False, False, False, True, False]  # 39 tokens a row are five segments
+    # 39 tokens a row are five segments
+    assert [batch.fresh for batch in batches] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
     assert batches[0].tokens[:, 0].tolist() == [0, 39, 78, 117, 156]
-    for before, after in zip(batches[:4], batches[1:5]):
+    for before, after in itertools.pairwise(batches):
         assert (after.tokens[:, 0] == before.tokens[:, -1]).all() and after.tokens.dtype == np.int64
     assert np.array_equal(batches[5].tokens, batches[0].tokens)
 
@@ -109,26 +123,50 @@ def test_rows_go_on_from_segment_to_segment_and_start_anew(tmp_path: Path) -> No
 def test_processes_share_out_the_rows(tmp_path: Path) -> None:
     corpus = numbered(tmp_path, 200)
     whole = segment_batch(corpus, "held_out", seq_len=7, batch_size=6, number=2).tokens
-    parts = [segment_batch(corpus, "held_out", seq_len=7, batch_size=2, number=2, share=(rank, 3)).tokens for rank in range(3)]
+    parts = [
+        segment_batch(corpus, "held_out", seq_len=7, batch_size=2, number=2, share=(rank, 3)).tokens
+        for rank in range(3)
+    ]
     assert np.array_equal(np.stack(parts, axis=1).reshape(whole.shape), whole)
 
 
 def test_rows_that_do_not_fit_are_refused_by_key(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="^data.batch_size: 30 rows of 7 tokens that go on need 211, and the part held_out has 200;"):
+    with pytest.raises(
+        SettingError, match="^data.batch_size: 30 rows of 7 tokens that go on need 211, and the part held_out has 200;"
+    ):
         segment_batch(numbered(tmp_path, 200), "held_out", seq_len=7, batch_size=30, number=0)
 
 
-@pytest.mark.parametrize(("order", "memory_len", "goes_on"), [
-    ("auto", 0, False), ("auto", 3, True), ("contiguous", 0, True), ("random", 0, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("order", "memory_len", "goes_on"),
+    [
+        ("auto", 0, False),
+        ("auto", 3, True),
+        ("contiguous", 0, True),
+        ("random", 0, False),
+    ],
+)
 def test_the_order_of_the_rows(order: str, memory_len: int, goes_on: bool) -> None:
     corpus = load_corpus(settings())
     data = DataConfig(seq_len=7, batch_size=3, order=order)
     batch = training_batch(corpus, "weights", data, CPU, memory_len=memory_len, seed=1, step=9, stream="x", segment=2)
-    wanted = segment_batch(corpus, "weights", seq_len=7, batch_size=3, number=2).tokens if goes_on else crop_batch(
-        corpus, "weights", seq_len=7, batch_size=3, seed=1, step=9, stream="x")  # fmt: skip
+    wanted = (
+        segment_batch(corpus, "weights", seq_len=7, batch_size=3, number=2).tokens
+        if goes_on
+        else crop_batch(corpus, "weights", seq_len=7, batch_size=3, seed=1, step=9, stream="x")
+    )
     assert np.array_equal(batch.tokens, wanted) and batch.fresh is not goes_on
-    other = training_batch(corpus, "weights", data, Machine(CPU.device, CPU.dtype, 1, 2), memory_len=memory_len, seed=1, step=9, stream="x", segment=2)
+    other = training_batch(
+        corpus,
+        "weights",
+        data,
+        Machine(CPU.device, CPU.dtype, 1, 2),
+        memory_len=memory_len,
+        seed=1,
+        step=9,
+        stream="x",
+        segment=2,
+    )
     assert not np.array_equal(other.tokens, batch.tokens)
 
 
@@ -150,7 +188,10 @@ def test_segments_meet_every_target_once_and_go_on(tmp_path: Path, length: int, 
 def test_limited_segments_lie_at_the_start_of_rows_that_are_spread_over_the_part() -> None:
     corpus = load_corpus(settings())
     batches = list(evaluation_segments(corpus, "held_out", seq_len=10, rows=4, memory_len=5, limit=400))
-    assert sum(batch.tokens[:, 1:].size for batch in batches) == 400 and [batch.fresh for batch in batches] == [True] + [False] * 9
+    assert (
+        sum(batch.tokens[:, 1:].size for batch in batches) == 400
+        and [batch.fresh for batch in batches] == [True] + [False] * 9
+    )
     text = corpus.part("held_out")
     starts = [number * ((len(text) - 1) // 4) for number in range(4)]
     assert batches[0].tokens.tolist() == [text[start : start + 11].tolist() for start in starts]

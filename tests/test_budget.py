@@ -19,7 +19,13 @@ COSTS = np.array([30.0, 20.0, 0.0, 22.0])
 
 
 def problem(
-    layers: int, budget: float | None, rules: list | None = None, *, rng_seed: int = 0, count: int = 4, spread: float = 1.0
+    layers: int,
+    budget: float | None,
+    rules: list | None = None,
+    *,
+    rng_seed: int = 0,
+    count: int = 4,
+    spread: float = 1.0,
 ) -> Problem:
     rng = np.random.default_rng(rng_seed)
     probabilities = rng.dirichlet(np.ones(count) * spread, size=layers)
@@ -44,12 +50,14 @@ def brute_force(given: Problem) -> tuple[float, tuple[int, ...]] | None:
 
 
 def independent_check(constraint: Constraint, choice: tuple[int, ...]) -> bool:
-    marks = [constraint.weights[c] if inside else 0 for c, inside in zip(choice, constraint.layers)]
+    marks = [constraint.weights[c] if inside else 0 for c, inside in zip(choice, constraint.layers, strict=True)]
     if constraint.run:
         figure = max(len(run) for run in re.split("0", "".join("1" if mark else "0" for mark in marks)))
     else:
         figure = sum(marks)
-    return (constraint.low is None or figure >= constraint.low) and (constraint.high is None or figure <= constraint.high)
+    return (constraint.low is None or figure >= constraint.low) and (
+        constraint.high is None or figure <= constraint.high
+    )
 
 
 RULES = [
@@ -61,7 +69,10 @@ RULES = [
     [{"block": "feed_forward", "longest_run": 1}, {"block": "identity", "longest_run": 1}],
     [{"block": "attention", "longest_run": 1, "at_least": 2, "at_most": 3}],
     [{"cost": "parameters", "at_most": 75}],
-    [{"block": "attention", "at_least": 1, "layers": [5, 6]}, {"block": "feed_forward", "exactly": 2, "only_in": [2, 6]}],
+    [
+        {"block": "attention", "at_least": 1, "layers": [5, 6]},
+        {"block": "feed_forward", "exactly": 2, "only_in": [2, 6]},
+    ],
 ]
 
 
@@ -86,7 +97,9 @@ def test_a_budget_that_is_met_exactly_is_met() -> None:
     given = problem(6, None)
     for cost in sorted({given.costs[list(c)].sum() for c in itertools.product(range(4), repeat=6)})[1::7]:
         found = solve(dataclasses.replace(given, budget=float(cost)))
-        assert found.log_probability == pytest.approx(brute_force(dataclasses.replace(given, budget=float(cost)))[0], abs=1e-9)
+        assert found.log_probability == pytest.approx(
+            brute_force(dataclasses.replace(given, budget=float(cost)))[0], abs=1e-9
+        )
 
 
 def test_zero_probabilities_are_taken_at_a_floor() -> None:
@@ -104,7 +117,9 @@ def test_without_any_bound_the_argmax_is_optimal() -> None:
 def test_ties_are_broken_for_the_cheaper_and_always_alike() -> None:
     even = Problem(np.full((8, 3), 1 / 3), np.array([0.2, 0.1, 0.15]), None)
     assert solve(even).choice == [1] * 8
-    bound = parse_rules([{"block": "self_attention", "exactly": 3}], [Candidate(b) for b in LABELS[:3]], LABELS[:3], 8, {})
+    bound = parse_rules(
+        [{"block": "self_attention", "exactly": 3}], [Candidate(b) for b in LABELS[:3]], LABELS[:3], 8, {}
+    )
     tied = dataclasses.replace(even, constraints=bound)
     assert solve(tied).choice == solve(tied).choice
     assert sorted(solve(tied).choice) == [0, 0, 0, 1, 1, 1, 1, 1]
@@ -137,22 +152,40 @@ def test_no_budget_up_to_one_is_said() -> None:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ([{"block": "identity", "exactly": 5}, {"block": "attention", "at_least": 3}],
-         ["derive.rules[0].exactly: 5", "'attention at_least 3'", "nearest value that can be met is 3"]),
+        (
+            [{"block": "identity", "exactly": 5}, {"block": "attention", "at_least": 3}],
+            ["derive.rules[0].exactly: 5", "'attention at_least 3'", "nearest value that can be met is 3"],
+        ),
         ([{"block": "identity", "at_least": 7}], ["derive.rules[0].at_least: 7", "nearest value that can be met is 6"]),
-        ([{"block": "attention", "at_most": 1}, {"block": "feed_forward", "only_in": [0, 2]},
-          {"block": "identity", "at_most": 2}],
-         ["derive.rules[0].at_most: 1", "'feed_forward only_in [0, 2]'", "nearest value that can be met is 2"]),
-        ([{"block": "feed_forward", "longest_run": 1}, {"block": "attention", "at_most": 0},
-          {"block": "identity", "at_most": 2}],
-         ["derive.rules[0].longest_run: 1", "smallest longest_run that can be met is 2"]),
-        ([{"block": "feed_forward", "only_in": [0, 2], "name": "low"},
-          {"block": "feed_forward", "exactly": 4, "name": "four"}],
-         ["derive.rules[0].only_in: [0, 2] ('low')", "'four'", "at least 2 of them must stand elsewhere"]),
-        ([{"cost": "parameters", "at_most": 10}, {"block": "attention", "at_least": 1}],
-         ["derive.rules[0].at_most: 10", "nearest value that can be met is 22"]),
+        (
+            [
+                {"block": "attention", "at_most": 1},
+                {"block": "feed_forward", "only_in": [0, 2]},
+                {"block": "identity", "at_most": 2},
+            ],
+            ["derive.rules[0].at_most: 1", "'feed_forward only_in [0, 2]'", "nearest value that can be met is 2"],
+        ),
+        (
+            [
+                {"block": "feed_forward", "longest_run": 1},
+                {"block": "attention", "at_most": 0},
+                {"block": "identity", "at_most": 2},
+            ],
+            ["derive.rules[0].longest_run: 1", "smallest longest_run that can be met is 2"],
+        ),
+        (
+            [
+                {"block": "feed_forward", "only_in": [0, 2], "name": "low"},
+                {"block": "feed_forward", "exactly": 4, "name": "four"},
+            ],
+            ["derive.rules[0].only_in: [0, 2] ('low')", "'four'", "at least 2 of them must stand elsewhere"],
+        ),
+        (
+            [{"cost": "parameters", "at_most": 10}, {"block": "attention", "at_least": 1}],
+            ["derive.rules[0].at_most: 10", "nearest value that can be met is 22"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_conflicts_are_named_without_the_bystanders(rules: list, words: list[str]) -> None:
     bystander = {"block": "random_synthesizer", "at_most": 5, "name": "bystander"}
     with pytest.raises(UserError) as caught:
@@ -205,7 +238,9 @@ def test_rules_are_a_list_with_names_of_their_own() -> None:
         with pytest.raises(SettingError, match="^derive.rules: expected a list"):
             problem(6, 1.0, wrong)
     with pytest.raises(SettingError, match="taken by another rule"):
-        problem(6, 1.0, [{"block": "identity", "at_most": 1, "name": "a"}, {"block": "identity", "at_most": 2, "name": "a"}])
+        problem(
+            6, 1.0, [{"block": "identity", "at_most": 1, "name": "a"}, {"block": "identity", "at_most": 2, "name": "a"}]
+        )
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.01, True, "0.5", float("nan")])
@@ -226,7 +261,11 @@ def test_labels_with_options_can_be_told_apart() -> None:
 def test_blockers_name_what_stands_against_the_likeliest() -> None:
     probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.1, 0.9]])
     rules = parse_rules(
-        [{"block": "self_attention", "at_most": 2, "name": "few"}], [Candidate(b) for b in LABELS[:2]], LABELS[:2], 4, {}
+        [{"block": "self_attention", "at_most": 2, "name": "few"}],
+        [Candidate(b) for b in LABELS[:2]],
+        LABELS[:2],
+        4,
+        {},
     )
     given = Problem(probabilities, np.array([0.3, 0.2]), None, rules)
     found = solve(given)
@@ -262,14 +301,20 @@ def large(spread: float) -> Problem:
     candidates = [Candidate(label) for label in labels]
     costs = np.array([candidate_cost(candidate, model, 128) for candidate in candidates], dtype=float)
     rules = [
-        {"block": "self_attention", "at_most": 5}, {"block": "attention", "at_least": 6, "layers": [0, 20]},
-        {"block": "feed_forward", "longest_run": 3}, {"block": "identity", "at_most": 4},
+        {"block": "self_attention", "at_most": 5},
+        {"block": "attention", "at_least": 6, "layers": [0, 20]},
+        {"block": "feed_forward", "longest_run": 3},
+        {"block": "identity", "at_most": 4},
         {"block": ["dense_synthesizer", "random_synthesizer"], "at_least": 1},
-        {"block": "self_attention", "only_in": [0, 0.67]}, {"block": "attention", "at_most": 14},
-        {"block": "feed_forward", "exactly": 14}, {"block": "attention", "longest_run": 2},
+        {"block": "self_attention", "only_in": [0, 0.67]},
+        {"block": "attention", "at_most": 14},
+        {"block": "feed_forward", "exactly": 14},
+        {"block": "attention", "longest_run": 2},
         {"cost": "parameters", "at_most": 4e6},
-    ]  # fmt: skip
-    constraints = parse_rules(rules, candidates, labels, 32, {"parameters": costs[:, 0], "flops_per_token": costs[:, 1]})
+    ]
+    constraints = parse_rules(
+        rules, candidates, labels, 32, {"parameters": costs[:, 0], "flops_per_token": costs[:, 1]}
+    )
     probabilities = np.random.default_rng(0).dirichlet(np.ones(9) * spread, size=32)
     return Problem(probabilities, costs[:, 1] / (16 * (costs[0, 1] + costs[7, 1])), 0.75, constraints)
 

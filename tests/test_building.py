@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from by_hand import SIZES, random_tokens, shaken, small
 from torch import Tensor, nn
 
-from by_hand import SIZES, random_tokens, shaken, small
 from derive import Architecture, build
 from supernet import Supernet
 from supernet.blocks import BLOCKS, parse_candidate
@@ -16,17 +16,28 @@ from supernet.costs import MIXTURE_PARTS
 from supernet.errors import UserError
 
 CANDIDATES = [
-    *BLOCKS, "self_attention[heads=5]", "fixed_random_synthesizer[seed=7]", "factorized_dense_synthesizer[a=7,b=3]",
-    "factorized_random_synthesizer[rank=3]", f"mixture_synthesizer[parts={'+'.join(MIXTURE_PARTS)}]",
-    "feed_forward[d_inner=29]", "dense_synthesizer[heads=5,d_hidden=35]", "random_synthesizer[heads=1]",
-]  # fmt: skip
+    *BLOCKS,
+    "self_attention[heads=5]",
+    "fixed_random_synthesizer[seed=7]",
+    "factorized_dense_synthesizer[a=7,b=3]",
+    "factorized_random_synthesizer[rank=3]",
+    f"mixture_synthesizer[parts={'+'.join(MIXTURE_PARTS)}]",
+    "feed_forward[d_inner=29]",
+    "dense_synthesizer[heads=5,d_hidden=35]",
+    "random_synthesizer[heads=1]",
+]
 MODELS = {
-    "learned": {}, "post": {"norm": "post"}, "sinusoidal": {"position": "sinusoidal", "dropout": 0.3},
-    "relative": {"position": "relative"}, "memory": {"position": "relative", "memory_len": 11},
-    "memory none": {"position": "none", "memory_len": 11, "norm": "post"}, "masked": {"task": "masked_lm"},
-    "masked relative": {"task": "masked_lm", "position": "relative"}, "untied": {"tie_embeddings": False},
+    "learned": {},
+    "post": {"norm": "post"},
+    "sinusoidal": {"position": "sinusoidal", "dropout": 0.3},
+    "relative": {"position": "relative"},
+    "memory": {"position": "relative", "memory_len": 11},
+    "memory none": {"position": "none", "memory_len": 11, "norm": "post"},
+    "masked": {"task": "masked_lm"},
+    "masked relative": {"task": "masked_lm", "position": "relative"},
+    "untied": {"tie_embeddings": False},
     "adaptive": {"cutoffs": (5, 11)},
-}  # fmt: skip
+}
 
 
 def supernet(candidates: list[str], layers: int, model: dict, seed: int = 0) -> Supernet:
@@ -84,9 +95,10 @@ def test_parameters_have_the_order_shapes_and_values_of_the_chosen_candidates(mo
     choices = random_choices(seed, 6, len(CANDIDATES))
     chosen = {f"layers.{layer}.candidates.{choice}." for layer, choice in enumerate(choices)}
     restricted = {
-        name: parameter for name, parameter in net.named_parameters()
+        name: parameter
+        for name, parameter in net.named_parameters()
         if name != "alphas" and (not name.startswith("layers.") or name.startswith(tuple(chosen)))
-    }  # fmt: skip
+    }
     arch = architecture(net, choices)
     assert [p.shape for p in build(arch).parameters()] == [p.shape for p in restricted.values()]
     built = list(build(arch, weights=net).parameters())
@@ -126,9 +138,13 @@ def test_same_seed_same_weights_and_every_block_trains() -> None:
 def test_options_reach_the_blocks() -> None:
     settings = small()
     labels = [
-        "self_attention[heads=5]", "factorized_random_synthesizer[rank=3]", "feed_forward[d_inner=29]",
-        "factorized_dense_synthesizer[a=7]", "dense_synthesizer[d_hidden=6]", "mixture_synthesizer[parts=dense+random]",
-    ]  # fmt: skip
+        "self_attention[heads=5]",
+        "factorized_random_synthesizer[rank=3]",
+        "feed_forward[d_inner=29]",
+        "factorized_dense_synthesizer[a=7]",
+        "dense_synthesizer[d_hidden=6]",
+        "mixture_synthesizer[parts=dense+random]",
+    ]
     layers = tuple(parse_candidate(label, settings) for label in labels)
     blocks = [layer.block for layer in build(Architecture("a", "causal_lm", settings, layers)).layers]
     assert blocks[0].heads == 5 and blocks[1].logits.left.shape == (2, 21, 3) and blocks[2].inner.out_features == 29
@@ -143,10 +159,13 @@ def test_other_settings_are_refused(change: dict) -> None:
         build(Architecture.from_pattern("sf", model=small(**change)), weights=net)
 
 
-@pytest.mark.parametrize(("pattern", "words"), [
-    ("sfs", "the supernet has 2 layers, the architecture 3"),
-    ("sq", r"layers\[1\]: factorized_random_synthesizer is no candidate"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("sfs", "the supernet has 2 layers, the architecture 3"),
+        ("sq", r"layers\[1\]: factorized_random_synthesizer is no candidate"),
+    ],
+)
 def test_a_supernet_without_the_blocks_is_refused(pattern: str, words: str) -> None:
     net = supernet(["self_attention", "feed_forward"], 2, {})
     with pytest.raises(UserError, match=words):

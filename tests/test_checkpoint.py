@@ -1,4 +1,5 @@
-"""Checkpoints: whole or not at all, the one before kept, torn ones passed over, no code run; metrics hold each step once."""
+"""Checkpoints: whole or not at all, the one before kept, torn ones passed over, no code run; metrics hold each step
+once."""
 
 import json
 import pickle
@@ -59,7 +60,13 @@ def damage(path: Path, kind: str) -> None:
         place = data.index(torch.arange(8.0, 11.0).numpy().tobytes())
         data = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
     else:
-        data = {"empty": b"", "half": data[: len(data) // 2], "short": data[:-1], "text": b"not a zip", "zeros": bytes(len(data))}[kind]
+        data = {
+            "empty": b"",
+            "half": data[: len(data) // 2],
+            "short": data[:-1],
+            "text": b"not a zip",
+            "zeros": bytes(len(data)),
+        }[kind]
     path.write_bytes(data)
 
 
@@ -74,7 +81,9 @@ def test_a_torn_file_is_passed_over_with_a_warning(two: Path, kind: str, capsys:
 def test_when_both_are_torn_it_is_said_in_one_line(two: Path) -> None:
     damage(two / CURRENT, "half")
     damage(two / PREVIOUS, "short")
-    with pytest.raises(UserError, match=r"checkpoint\.pt: the checkpoint is corrupt, and there is no earlier one") as error:
+    with pytest.raises(
+        UserError, match=r"checkpoint\.pt: the checkpoint is corrupt, and there is no earlier one"
+    ) as error:
         loaded(two)
     assert "\n" not in str(error.value)
 
@@ -125,7 +134,9 @@ def test_a_packed_zip_is_not_unpacked(two: Path) -> None:
     assert loaded(two).step == 4
 
 
-@pytest.mark.parametrize("stumble", [b"\x80\x02h\x05.", b"\x80\x02.", b"\x80\x02}}K\x01s.", b"\x80\x02cos\nsystem\n.", b"\x80\x02K"])
+@pytest.mark.parametrize(
+    "stumble", [b"\x80\x02h\x05.", b"\x80\x02.", b"\x80\x02}}K\x01s.", b"\x80\x02cos\nsystem\n.", b"\x80\x02K"]
+)
 def test_a_pickle_over_which_the_reader_stumbles_is_passed_over(two: Path, stumble: bytes) -> None:
     """Its checksums are right: somebody made it so."""
     with zipfile.ZipFile(two / CURRENT) as whole, zipfile.ZipFile(two / "made", "w") as made:
@@ -165,7 +176,18 @@ def test_lines_after_the_checkpoint_are_cut(tmp_path: Path) -> None:
     assert steps(path) == list(range(1, 11))
 
 
-@pytest.mark.parametrize("torn", ['{"step": 3, "lo', "\x00\x00\x00", "[1]", '{"loss": 2}', '{"step": "x"}', "[" * 9999, r'{"step": 3, "a": "\ud800"}'])
+@pytest.mark.parametrize(
+    "torn",
+    [
+        '{"step": 3, "lo',
+        "\x00\x00\x00",
+        "[1]",
+        '{"loss": 2}',
+        '{"step": "x"}',
+        "[" * 9999,
+        r'{"step": 3, "a": "\ud800"}',
+    ],
+)
 def test_a_torn_line_ends_what_is_kept(tmp_path: Path, torn: str) -> None:
     path = tmp_path / "metrics.jsonl"
     log(path, range(1, 3))
@@ -178,4 +200,9 @@ def test_lines_are_on_file_as_soon_as_they_are_written_and_strict_json(tmp_path:
     path = tmp_path / "metrics.jsonl"
     with MetricsLog(path, 0) as metrics:
         metrics.write(step=1, loss=float("nan"), held_out_loss=float("inf"), other=None)
-        assert json.loads(path.read_text(), parse_constant=pytest.fail) == {"step": 1, "loss": None, "held_out_loss": None, "other": None}
+        assert json.loads(path.read_text(), parse_constant=pytest.fail) == {
+            "step": 1,
+            "loss": None,
+            "held_out_loss": None,
+            "other": None,
+        }

@@ -1,5 +1,6 @@
 """The program as real processes: exit codes, streams, files, kills and resumes."""
 
+import itertools
 import json
 import os
 import shutil
@@ -14,17 +15,30 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from tiny_runs import ROOT, call, command, environment, error_line, start, tiny_yaml
 
 import search
 from derive import Architecture
 from nas.command_keys import SECTIONS
-from tiny_runs import ROOT, call, command, environment, error_line, start, tiny_yaml
 
 FILES = [
-    "config.yaml", "metrics.jsonl", "probabilities.json", "data.json", "latency.json", "checkpoint.pt", "architectures/argmax.json",
-    "architectures/par-rule.json", "architectures/budget.json", "architectures/best.json", "comparison.json", "comparison.csv",
-    "report.html", "retrain/par/seed-0/metrics.jsonl", "retrain/par/seed-0/model.safetensors", "retrain/par/seed-0/architecture.json",
-]  # fmt: skip
+    "config.yaml",
+    "metrics.jsonl",
+    "probabilities.json",
+    "data.json",
+    "latency.json",
+    "checkpoint.pt",
+    "architectures/argmax.json",
+    "architectures/par-rule.json",
+    "architectures/budget.json",
+    "architectures/best.json",
+    "comparison.json",
+    "comparison.csv",
+    "report.html",
+    "retrain/par/seed-0/metrics.jsonl",
+    "retrain/par/seed-0/model.safetensors",
+    "retrain/par/seed-0/architecture.json",
+]
 SLOW = {"search__steps": 60, "search__warmup_steps": 20, "retrain__steps": 60, "run__checkpoint_every": 7}
 HALVING = {"retrain__drawn": 2, "retrain__random": 1}
 
@@ -34,7 +48,11 @@ def read(path: Path) -> Any:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = (
+        [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
+        if path.exists()
+        else []
+    )
     return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
 
 
@@ -51,16 +69,23 @@ def wait_for(process: subprocess.Popen, condition: Callable[[], bool], seconds: 
 def results(run: Path) -> dict[str, Any]:
     """All that must not depend on kills: no times in it."""
     rows = [{key: row[key] for key in row if not key.endswith("latency_ms")} for row in read(run / "comparison.json")]
-    architectures = {path.name: {**read(path), "provenance": None} for path in sorted((run / "architectures").glob("*.json"))}
+    architectures = {
+        path.name: {**read(path), "provenance": None} for path in sorted((run / "architectures").glob("*.json"))
+    }
     for arch in architectures.values():
         arch.get("cost", {}).pop("latency_ms", None)
         arch.get("cost", {}).get("relative_to_interleaved", {}).pop("latency", None)
     return {
-        "probabilities": (run / "probabilities.json").read_bytes(), "rows": rows, "architectures": architectures,
-        "metrics": lines_of(run / "metrics.jsonl"), "halving": read(run / "halving.json"),
-        "retrain": {str(path.relative_to(run)): lines_of(path) for path in sorted(run.glob("retrain/*/*/metrics.jsonl"))},
+        "probabilities": (run / "probabilities.json").read_bytes(),
+        "rows": rows,
+        "architectures": architectures,
+        "metrics": lines_of(run / "metrics.jsonl"),
+        "halving": read(run / "halving.json"),
+        "retrain": {
+            str(path.relative_to(run)): lines_of(path) for path in sorted(run.glob("retrain/*/*/metrics.jsonl"))
+        },
         "weights": {str(path.relative_to(run)): path.read_bytes() for path in sorted(run.rglob("model.safetensors"))},
-    }  # fmt: skip
+    }
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +101,8 @@ def test_killed_at_several_moments_and_resumed_equals_uninterrupted(whole: Path,
     config = tiny_yaml(tmp_path / "tiny.yaml", **SLOW, **HALVING)
     run, options = tmp_path / "run", ("--config", config, "--run.dir", "run", "--run.resume", "true")
     moments: list[Callable[[], bool]] = [
-        lambda: lines_of(run / "metrics.jsonl")[-1:] != [] and lines_of(run / "metrics.jsonl")[-1]["step"] > 27,  # in the search
+        # in the search
+        lambda: lines_of(run / "metrics.jsonl")[-1:] != [] and lines_of(run / "metrics.jsonl")[-1]["step"] > 27,
         lambda: len(list(run.glob("retrain/*/seed-0/rung-*.json"))) >= 2,  # in the halving
         lambda: len(lines_of(run / "retrain/argmax/seed-0/metrics.jsonl")) >= 4,  # in the retraining
     ]
@@ -99,7 +125,9 @@ def test_a_finished_run_is_left_as_it_is(whole: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_the_runs_own_configuration_is_valid_input_and_first_on_disk(whole: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_runs_own_configuration_is_valid_input_and_first_on_disk(
+    whole: Path, capsys: pytest.CaptureFixture
+) -> None:
     path = whole / "config.yaml"
     done = call("run", "--config", path, "--print_config")
     assert done.returncode == 0 and done.stderr == ""
@@ -112,7 +140,13 @@ def test_the_runs_own_configuration_is_valid_input_and_first_on_disk(whole: Path
 def test_only_what_is_asked_for_is_retrained(whole: Path) -> None:
     left = read(whole / "halving.json")["left"]
     assert sorted(path.name for path in (whole / "retrain").iterdir()) == sorted(["argmax", "interleaved", *left])
-    assert {path.stem for path in (whole / "architectures").glob("*.json")} == {"argmax", "par-rule", "budget", "best", *left}
+    assert {path.stem for path in (whole / "architectures").glob("*.json")} == {
+        "argmax",
+        "par-rule",
+        "budget",
+        "best",
+        *left,
+    }
 
 
 def test_a_torn_checkpoint_falls_back_with_a_warning_and_the_same_end(whole: Path, tmp_path: Path) -> None:
@@ -147,7 +181,9 @@ def test_ctrl_c_while_workers_retrain_leaves_checkpoints(tmp_path: Path) -> None
     code, err = stopped(process, True, signal.SIGINT)
     assert code == 130 and "Traceback" not in err and "error:" not in err
     assert all((home / "checkpoint.pt").exists() or (home / "result.json").exists() for home in homes)
-    assert any((home / "checkpoint.pt").exists() for home in homes) and not (tmp_path / "run" / "comparison.json").exists()
+    assert (
+        any((home / "checkpoint.pt").exists() for home in homes) and not (tmp_path / "run" / "comparison.json").exists()
+    )
 
 
 def test_two_seeds_have_their_folders_and_the_parent_what_they_share(tmp_path: Path) -> None:
@@ -164,9 +200,18 @@ def test_two_seeds_have_their_folders_and_the_parent_what_they_share(tmp_path: P
         assert read(home / "probabilities.json")["seed"] == seed
         assert (run / "retrain" / "argmax" / f"seed-{seed}" / "model.safetensors").exists()
     assert (run / "seed-3" / "probabilities.json").read_bytes() != (run / "seed-4" / "probabilities.json").read_bytes()
-    shared = ("config.yaml", "data.json", "agreement.json", "report.html", "architectures/argmax.json", "architectures/best.json")
+    shared = (
+        "config.yaml",
+        "data.json",
+        "agreement.json",
+        "report.html",
+        "architectures/argmax.json",
+        "architectures/best.json",
+    )
     assert all((run / name).exists() for name in shared) and not (run / "probabilities.json").exists()
-    assert read(run / "agreement.json")["seeds"] == [3, 4] and {row["seed"] for row in read(run / "comparison.json")} == {3, 4}
+    assert read(run / "agreement.json")["seeds"] == [3, 4] and {
+        row["seed"] for row in read(run / "comparison.json")
+    } == {3, 4}
     again = call("derive", run)
     assert again.returncode == 0 and again.stdout.startswith(("converged", "not converged"))
 
@@ -181,21 +226,31 @@ def test_the_debug_preset_leaves_every_file_of_the_contract(debug_run: Path) -> 
         assert home not in path.read_text() and Architecture.load(path).pattern
     data = read(debug_run / "data.json")
     ranges = [data["parts"][part]["range"] for part in ("weights", "alphas", "held_out", "test")]
-    assert all(before[1] <= after[0] for before, after in zip(ranges, ranges[1:])) and data["vocab_size"] == 256
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ranges)) and data["vocab_size"] == 256
     latency = read(debug_run / "latency.json")
     assert {"device", "mode", "dtype", "batch", "lengths"} <= set(latency)
-    assert torch.load(debug_run / "checkpoint.pt", weights_only=True)["step"] == lines_of(debug_run / "metrics.jsonl")[-1]["step"]
+    assert (
+        torch.load(debug_run / "checkpoint.pt", weights_only=True)["step"]
+        == lines_of(debug_run / "metrics.jsonl")[-1]["step"]
+    )
 
 
 def test_results_go_to_standard_output_and_progress_to_standard_error(debug_run: Path) -> None:
     out, err = ((debug_run.parent / name).read_text() for name in ("stdout", "stderr"))
-    assert out.startswith(("converged", "not converged")) and "report.html" in out and "it/s" not in out and "%|" not in out
+    assert (
+        out.startswith(("converged", "not converged"))
+        and "report.html" in out
+        and "it/s" not in out
+        and "%|" not in out
+    )
     assert "interleaved" in out and "loss" in out.splitlines()[1]
     assert "%|" in err and "run folder" in err and "warning" not in err.lower() and "perplexity" not in err
 
 
 def test_a_loss_that_is_not_finite_ends_with_3_and_one_error_line(tmp_path: Path) -> None:
-    config = tiny_yaml(tmp_path / "tiny.yaml", search__steps=200, search__weight_lr=1e30, search__clip=1e30, run__checkpoint_every=1000)
+    config = tiny_yaml(
+        tmp_path / "tiny.yaml", search__steps=200, search__weight_lr=1e30, search__clip=1e30, run__checkpoint_every=1000
+    )
     done = call("search", "--config", config, "--run.dir", tmp_path / "run")
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     assert done.returncode == 3 and len(errors) == 1 and errors[0].startswith("error: ") and "not finite" in errors[0]
@@ -203,25 +258,44 @@ def test_a_loss_that_is_not_finite_ends_with_3_and_one_error_line(tmp_path: Path
 
 
 BAD = [
-    (["run", "--search.stepz", "3"], "search.stepz"), (["runn"], "runn"), (["run", "--config", "{tmp}/none.yaml"], "none.yaml"),
-    (["run", "--data.name", "text"], "data.path"), (["run", "--data.name", "txt"], "data.name"),
-    (["run", "--data.name", "text", "--data.path", "{tmp}/none.txt"], "none.txt"), (["run", "--data.path", "{tmp}"], "data.path"),
-    (["run", "--data.name", "enwik8", "--data.path", "{tmp}"], "enwik8"), (["run", "--data.tokens", "letters"], "data.tokens"),
-    (["run", "--data.seq_len", "1000000"], "data.seq_len"), (["run", "--run.device", "tpu"], "run.device"),
-    (["run", "--run.resume", "true"], "run.dir"), (["run", "--run.dir", "{tmp}/file"], "run.dir"),
-    (["run", "--run.dir", "{tmp}/file/below"], "run.dir"), (["run", "--run.dir", "{tmp}"], "run.dir"),
-    (["run", "--search.blocks", "[identity, feed_forwrd]"], "feed_forwrd"), (["run", "--search.budget", "1.01"], "search.budget"),
+    (["run", "--search.stepz", "3"], "search.stepz"),
+    (["runn"], "runn"),
+    (["run", "--config", "{tmp}/none.yaml"], "none.yaml"),
+    (["run", "--data.name", "text"], "data.path"),
+    (["run", "--data.name", "txt"], "data.name"),
+    (["run", "--data.name", "text", "--data.path", "{tmp}/none.txt"], "none.txt"),
+    (["run", "--data.path", "{tmp}"], "data.path"),
+    (["run", "--data.name", "enwik8", "--data.path", "{tmp}"], "enwik8"),
+    (["run", "--data.tokens", "letters"], "data.tokens"),
+    (["run", "--data.seq_len", "1000000"], "data.seq_len"),
+    (["run", "--run.device", "tpu"], "run.device"),
+    (["run", "--run.resume", "true"], "run.dir"),
+    (["run", "--run.dir", "{tmp}/file"], "run.dir"),
+    (["run", "--run.dir", "{tmp}/file/below"], "run.dir"),
+    (["run", "--run.dir", "{tmp}"], "run.dir"),
+    (["run", "--search.blocks", "[identity, feed_forwrd]"], "feed_forwrd"),
+    (["run", "--search.budget", "1.01"], "search.budget"),
     (["run", "--search.blocks", "[self_attention, feed_forward]", "--search.budget", "0.01"], "cannot be met"),
-    (["run", "--derive.rules", "[{block: nothing}]"], "derive.rules[0]"), (["run", "--retrain.against", "[sfz]"], "retrain.against"),
-    (["run", "--retrain.architectures", "[best]"], "retrain.architectures"), (["search", "--search.seeds", "0"], "search.seeds"),
-    (["derive", "{tmp}/none"], "none"), (["derive"], "RUN"), (["plot", "{tmp}"], "run folder"), (["show", "par-bas"], "par-bas"),
-    (["show", "par", "--model.heads", "3", "--model.d_model", "64"], "model.heads"), (["evaluate", "{tmp}/file"], "architecture.json"),
-    (["retrain"], "ARCH"), (["latency", "--search.blocks", "[identity]"], "search.blocks"),
-    (["run", "--model.layers", "2000"], "model.layers"), (["run", "--data.batch_size", "0"], "data.batch_size"),
-]  # fmt: skip
+    (["run", "--derive.rules", "[{block: nothing}]"], "derive.rules[0]"),
+    (["run", "--retrain.against", "[sfz]"], "retrain.against"),
+    (["run", "--retrain.architectures", "[best]"], "retrain.architectures"),
+    (["search", "--search.seeds", "0"], "search.seeds"),
+    (["derive", "{tmp}/none"], "none"),
+    (["derive"], "RUN"),
+    (["plot", "{tmp}"], "run folder"),
+    (["show", "par-bas"], "par-bas"),
+    (["show", "par", "--model.heads", "3", "--model.d_model", "64"], "model.heads"),
+    (["evaluate", "{tmp}/file"], "architecture.json"),
+    (["retrain"], "ARCH"),
+    (["latency", "--search.blocks", "[identity]"], "search.blocks"),
+    (["run", "--model.layers", "2000"], "model.layers"),
+    (["run", "--data.batch_size", "0"], "data.batch_size"),
+]
 
 
-@pytest.mark.parametrize(("arguments", "words"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else value)
+@pytest.mark.parametrize(
+    ("arguments", "words"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else value
+)
 def test_bad_input_is_2_one_line_and_nothing_written(
     tmp_path: Path, arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,7 +339,7 @@ def test_a_reader_that_leaves_is_no_failure(tmp_path: Path) -> None:
 
 def test_closed_streams_are_no_failure(tmp_path: Path) -> None:
     script = "import sys, search; search.main(['show', 'par']); from tqdm import tqdm; list(tqdm(range(3)))"
-    line = f"{sys.executable} -c \"{script}\" >&- 2>&-"
+    line = f'{sys.executable} -c "{script}" >&- 2>&-'
     assert subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment()).returncode == 0
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_runs import ROOT, call, environment, error_line, tiny_yaml
 
 from derive import Architecture, build
-from tiny_runs import ROOT, call, environment, error_line, tiny_yaml
 
 DEBUG = ROOT / "configs" / "debug.yaml"
 
@@ -51,15 +51,23 @@ def test_a_forced_budget_is_kept_and_an_impossible_one_names_the_least(run: Path
         layers = Architecture.load(run / "architectures" / "budget.json").layers
         assert sum(costs[layer.label] for layer in layers) <= budget * baseline * (1 + 1e-9)
         assert done.returncode == 0
-    rules = '[{block: identity, at_most: 0}]'
+    rules = "[{block: identity, at_most: 0}]"
     line = error_line(call("derive", run, "--derive.budget", 0.01, "--derive.rules", rules))
     least = float(line.rsplit(" ", 1)[1])
-    assert 0.1 < least < 1 and call("derive", run, "--derive.budget", round(least + 5e-4, 3), "--derive.rules", rules).returncode == 0
+    assert (
+        0.1 < least < 1
+        and call("derive", run, "--derive.budget", round(least + 5e-4, 3), "--derive.rules", rules).returncode == 0
+    )
 
 
 def test_choices_that_are_not_given_are_those_of_the_run(run: Path) -> None:
     config = run / "config.yaml"
-    config.write_text(config.read_text().replace("cut: null", "cut: 1.0").replace("ratio: null", "ratio: 1.0").replace("selection: last", "selection: average"))
+    config.write_text(
+        config.read_text()
+        .replace("cut: null", "cut: 1.0")
+        .replace("ratio: null", "ratio: 1.0")
+        .replace("selection: last", "selection: average")
+    )
     call("derive", run)
     forced = Architecture.load(run / "architectures" / "par-rule.json")
     assert all(layer.attention_like for layer in forced.layers) and forced.provenance["selection"] == "average"
@@ -109,7 +117,9 @@ def test_evaluate_prints_loss_tokens_perplexity_and_bits(debug_run: Path, tmp_pa
         assert float(found["bits_per_character"]) == pytest.approx(losses[split] / math.log(2), abs=1e-5)
     assert losses["held_out"] != losses["test"]
     default = call("evaluate", weights.parent, "--data.name", "text", "--data.path", text)
-    assert figures(default.stdout)["split"] == "held_out" and float(figures(default.stdout)["loss"]) == losses["held_out"]
+    assert (
+        figures(default.stdout)["split"] == "held_out" and float(figures(default.stdout)["loss"]) == losses["held_out"]
+    )
 
 
 def test_evaluate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> None:
@@ -125,7 +135,9 @@ def test_evaluate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> 
     save_file({name: value for name, value in list(state.items())[1:]}, weights)
     assert "model.safetensors" in error_line(call("evaluate", weights))
     wide = json.loads((home / "architecture.json").read_text())
-    (home / "architecture.json").write_text(json.dumps({**wide, "model": {**wide["model"], "d_model": 2**30, "heads": 1}}))
+    (home / "architecture.json").write_text(
+        json.dumps({**wide, "model": {**wide["model"], "d_model": 2**30, "heads": 1}})
+    )
     assert "GiB" in error_line(call("evaluate", weights))
     (home / "architecture.json").write_text('{"format": "par-architecture"}')
     assert "architecture.json" in error_line(call("evaluate", weights))
@@ -138,14 +150,28 @@ def test_generate_goes_on_with_the_prompt(debug_run: Path) -> None:
 
     def made(*options: object) -> str:
         done = call("generate", home, "--prompt", "Fellow citizens", *options)
-        assert done.returncode == 0 and done.stderr == "" and done.stdout.startswith("Fellow citizens") and done.stdout.endswith("\n")
+        assert (
+            done.returncode == 0
+            and done.stderr == ""
+            and done.stdout.startswith("Fellow citizens")
+            and done.stdout.endswith("\n")
+        )
         return done.stdout
 
     assert made("--tokens", 0) == "Fellow citizens\n"
-    assert made("--tokens", 70) == made("--tokens", 70) == made("--tokens", 70, "--seed", 0) == made("--tokens", 70, "--run.seed", 0)
+    assert (
+        made("--tokens", 70)
+        == made("--tokens", 70)
+        == made("--tokens", 70, "--seed", 0)
+        == made("--tokens", 70, "--run.seed", 0)
+    )
     assert len({made("--tokens", 70), made("--tokens", 70, "--seed", 5), made("--tokens", 70, "--top_k", 2)}) == 3
     greedy = made("--tokens", 70, "--temperature", 0)
-    assert greedy == made("--tokens", 70, "--top_k", 1, "--seed", 3) == made("--tokens", 70, "--temperature", 0, "--seed", 3)
+    assert (
+        greedy
+        == made("--tokens", 70, "--top_k", 1, "--seed", 3)
+        == made("--tokens", 70, "--temperature", 0, "--seed", 3)
+    )
     weights = home / "model.safetensors"
     model = build(Architecture.load(home / "architecture.json"))
     model.load_state_dict(load_file(weights))
@@ -158,7 +184,14 @@ def test_generate_goes_on_with_the_prompt(debug_run: Path) -> None:
 def test_generate_from_a_network_with_memory_trained_on_ones_own_text(tmp_path: Path, tokens: str) -> None:
     (tmp_path / "text.txt").write_text("the cat sat on the mat\nand the dog sat on the cat\n" * 200, encoding="utf-8")
     text = ("--data.name", "text", "--data.path", tmp_path / "text.txt", "--data.tokens", tokens)
-    config = tiny_yaml(tmp_path / "tiny.yaml", model__position="relative", model__memory_len=5, retrain__steps=60, retrain__lr=0.02, retrain__against=[])
+    config = tiny_yaml(
+        tmp_path / "tiny.yaml",
+        model__position="relative",
+        model__memory_len=5,
+        retrain__steps=60,
+        retrain__lr=0.02,
+        retrain__against=[],
+    )
     assert call("retrain", "sqf", "--config", config, *text, "--run.dir", tmp_path / "run").returncode == 0
     home = tmp_path / "run" / "retrain" / "sqf" / "seed-0"
     done = call("generate", home, *text, "--prompt", "the cat", "--tokens", 40, "--temperature", 0.5)
@@ -172,12 +205,17 @@ def test_generate_from_a_network_with_memory_trained_on_ones_own_text(tmp_path: 
 def test_generate_refuses_what_does_not_fit(debug_run: Path, tmp_path: Path) -> None:
     home = debug_run / "retrain" / "par" / "seed-0"
     for options, words in (
-        ((), "prompt: expected the text"), (("--prompt", ""), "prompt: expected the text"), (("--prompt", "x", "--tokens", -1), "tokens: expected"),
-        (("--prompt", "x", "--temperature", ".nan"), "temperature: expected"), (("--prompt", "x", "--temperature", -1), "temperature: expected"),
-        (("--prompt", "x", "--top_k", 0), "top_k: expected"), (("--prompt", "x", "--seed", -1), "seed: expected"),
-        (("--prompt", "x", "--data.eval_memory_len", 4), "data.eval_memory_len"), (("--prompt", "x", "--data.tokens", "chars"), "vocabulary"),
+        ((), "prompt: expected the text"),
+        (("--prompt", ""), "prompt: expected the text"),
+        (("--prompt", "x", "--tokens", -1), "tokens: expected"),
+        (("--prompt", "x", "--temperature", ".nan"), "temperature: expected"),
+        (("--prompt", "x", "--temperature", -1), "temperature: expected"),
+        (("--prompt", "x", "--top_k", 0), "top_k: expected"),
+        (("--prompt", "x", "--seed", -1), "seed: expected"),
+        (("--prompt", "x", "--data.eval_memory_len", 4), "data.eval_memory_len"),
+        (("--prompt", "x", "--data.tokens", "chars"), "vocabulary"),
         (("--prompt", "x", "--run.device", "gpu"), "run.device"),
-    ):  # fmt: skip
+    ):
         assert words in error_line(call("generate", home, *options))
     assert "none.safetensors" in error_line(call("generate", tmp_path / "none.safetensors", "--prompt", "x"))
 
@@ -196,8 +234,14 @@ def test_generate_reads_over_the_rows_that_a_file_asks_for(debug_run: Path, tmp_
 def test_generate_writes_out_what_standard_output_cannot_hold(debug_run: Path, tmp_path: Path) -> None:
     home = debug_run / "retrain" / "par" / "seed-0"
     given = (sys.executable, ROOT / "search.py", "generate", home, "--prompt", "né🙂", "--tokens", "0")
-    for encoding, wanted in (("ascii", b"n\\xe9\\U0001f642\n"), ("latin-1", b"n\xe9\\U0001f642\n"), ("utf-8", "né🙂\n".encode())):
-        done = subprocess.run(given, env={**environment(), "PYTHONIOENCODING": encoding}, capture_output=True, cwd=tmp_path)
+    for encoding, wanted in (
+        ("ascii", b"n\\xe9\\U0001f642\n"),
+        ("latin-1", b"n\xe9\\U0001f642\n"),
+        ("utf-8", "né🙂\n".encode()),
+    ):
+        done = subprocess.run(
+            given, env={**environment(), "PYTHONIOENCODING": encoding}, capture_output=True, cwd=tmp_path
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, wanted, b"")
 
 
@@ -213,7 +257,10 @@ def test_generate_names_a_file_whose_weights_are_not_finite(debug_run: Path, tmp
 def test_generate_names_the_precision_in_which_finite_weights_overflow(debug_run: Path, tmp_path: Path) -> None:
     home = Path(shutil.copytree(debug_run / "retrain" / "par" / "seed-0", tmp_path / "home"))
     state = load_file(home / "model.safetensors")
-    save_file({name: value * 1e6 if name == "norm.weight" else value for name, value in state.items()}, home / "model.safetensors")
+    save_file(
+        {name: value * 1e6 if name == "norm.weight" else value for name, value in state.items()},
+        home / "model.safetensors",
+    )
     assert "run.precision: " in error_line(call("generate", home, "--prompt", "x", "--run.precision", "fp16"))
     assert call("generate", home, "--prompt", "x", "--run.precision", "fp32").returncode == 0
 

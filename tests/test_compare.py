@@ -16,28 +16,49 @@ from supernet.errors import RunFailed
 
 TIMES = {"latency_ms": 1.0, "predicted_latency_ms": 1.1}
 
+
 def row(name: str, loss: float | None, flops: int, seed: int = 0, **more: Any) -> dict[str, Any]:
     values = {
-        "name": name, "seed": seed, "pattern": "sf", "parameters": 1000, "flops_per_token": flops, "latency_ms": 0.5, "steps": 10,
-        "held_out_loss": loss, "perplexity": None if loss is None else math.exp(loss), "bits_per_character": loss,
-        "relative_flops": flops / 100, "standard_error": 0.01, "predicted_latency_ms": 0.6,
-    }  # fmt: skip
+        "name": name,
+        "seed": seed,
+        "pattern": "sf",
+        "parameters": 1000,
+        "flops_per_token": flops,
+        "latency_ms": 0.5,
+        "steps": 10,
+        "held_out_loss": loss,
+        "perplexity": None if loss is None else math.exp(loss),
+        "bits_per_character": loss,
+        "relative_flops": flops / 100,
+        "standard_error": 0.01,
+        "predicted_latency_ms": 0.6,
+    }
     return {**values, **more}
 
 
 def test_the_cheapest_within_the_noise_is_taken() -> None:
     rows = [row("dear", 2.0, 100), row("cheap", 2.028, 60), row("cheaper but worse", 2.05, 30)]
     choice = choose_best(rows)
-    assert (choice.name, choice.noise) == ("cheap", pytest.approx(2 * math.sqrt(2) * 0.01)) and "one seed" in choice.noise_source
+    assert (choice.name, choice.noise) == (
+        "cheap",
+        pytest.approx(2 * math.sqrt(2) * 0.01),
+    ) and "one seed" in choice.noise_source
     assert choose_best([row("dear", 2.0, 100), row("cheap", 2.029, 60)]).name == "dear"
     unknown = [row("dear", 2.0, 100), row("cheap", 2.5, 60, standard_error=None)]
     assert choose_best(unknown).noise == math.inf and "ties with" in sentence(unknown, choose_best(unknown), ["cheap"])
 
 
 def test_with_seeds_the_noise_is_theirs() -> None:
-    rows = [row(name, base + seed / 10, flops, seed) for name, base, flops in (("a", 2.0, 100), ("b", 2.1, 60)) for seed in (0, 1)]
+    rows = [
+        row(name, base + seed / 10, flops, seed)
+        for name, base, flops in (("a", 2.0, 100), ("b", 2.1, 60))
+        for seed in (0, 1)
+    ]
     choice = choose_best(rows)
-    assert choice.noise == pytest.approx(2 * math.sqrt(2 * 0.005 / 2)) and choice.means == {"a": 2.05, "b": pytest.approx(2.15)}
+    assert choice.noise == pytest.approx(2 * math.sqrt(2 * 0.005 / 2)) and choice.means == {
+        "a": 2.05,
+        "b": pytest.approx(2.15),
+    }
     assert choice.name == "b" and "2 seeds" in choice.noise_source
 
 
@@ -60,7 +81,9 @@ def test_a_training_without_a_finite_loss_loses() -> None:
 def test_the_sentence_says_who_won_and_by_how_much() -> None:
     rows = [row("argmax", 2.0, 60), row("interleaved", 2.1, 100)]
     choice = choose_best(rows)
-    assert "argmax (0.60 of the interleaved cost) reads below interleaved (1.00) by +0.1000 nats" in sentence(rows, choice, ["argmax"])
+    assert "argmax (0.60 of the interleaved cost) reads below interleaved (1.00) by +0.1000 nats" in sentence(
+        rows, choice, ["argmax"]
+    )
     twice = rows + [{**one, "seed": 1} for one in rows]
     assert "beats interleaved (1.00) by +0.1000 nats" in sentence(twice, choose_best(twice), ["argmax"])
     rows = [row("argmax", 2.3, 60), row("interleaved", 2.1, 100)]

@@ -39,7 +39,7 @@ def test_runs_stand_side_by_side_with_their_best_layouts_and_losses(runs, tmp_pa
 
 
 def test_only_settings_that_differ_are_listed(runs, tmp_path):
-    html, page = read_page(runs, tmp_path / "page.html")
+    html, _page = read_page(runs, tmp_path / "page.html")
     listed = html[html.index('id="settings"') : html.index('id="run-1"')]
     assert "search.steps" in listed and "search.blocks" in listed
     assert "search.budget" not in listed and "run.dir" not in listed
@@ -50,7 +50,7 @@ def test_only_settings_that_differ_are_listed(runs, tmp_path):
 def test_agreement_counts_every_search_of_every_run(runs):
     loaded = [Run.load(folder) for folder in runs]
     winners = [[run.candidates[k] for k in run.search.final.argmax(axis=1)] for run in loaded]
-    assert agreement(loaded) == [1.0 if one == other else 0.5 for one, other in zip(*winners)]
+    assert agreement(loaded) == [1.0 if one == other else 0.5 for one, other in zip(*winners, strict=True)]
     assert agreement(loaded[:1]) is None
 
 

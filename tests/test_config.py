@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-
+from tiny_runs import CPU, ROOT, call, search_in, tiny
 
 from derive import Architecture, build, derive_architectures
 from derive.strict_json import read_json
@@ -35,7 +35,6 @@ from nas.sweep import sweep_points
 from nas.train import build_training, evaluate, train_architecture, train_step
 from supernet.blocks import BLOCKS
 from supernet.errors import SettingError, UserError
-from tiny_runs import CPU, ROOT, call, search_in, tiny
 
 
 def digest(folder: Path) -> str:
@@ -127,14 +126,23 @@ def named(config: Config, folder: Path) -> Any:
 
 def batch(config: Config, folder: Path) -> Any:
     corpus, data = load_corpus(config.data), config.data
-    return crop_batch(corpus, "weights", seq_len=data.seq_len, batch_size=data.batch_size, seed=0, step=0, stream="x").shape
+    return crop_batch(
+        corpus, "weights", seq_len=data.seq_len, batch_size=data.batch_size, seed=0, step=0, stream="x"
+    ).shape
 
 
 def held_for_backward(config: Config, folder: Path) -> Any:
     """Elements that a training step's graph keeps."""
-    state = build_training(Architecture.from_pattern("sf", {**config.model.settings(256, 16).to_mapping(), "task": "causal_lm"}), config, 0, CPU)
+    state = build_training(
+        Architecture.from_pattern("sf", {**config.model.settings(256, 16).to_mapping(), "task": "causal_lm"}),
+        config,
+        0,
+        CPU,
+    )
     kept: list[int] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
+    ):
         train_step(state, config, load_corpus(config.data), CPU, 0)
     return sum(kept)
 
@@ -159,7 +167,9 @@ def tried_out(config: Config, folder: Path) -> Any:
 
 def ordered(config: Config, folder: Path) -> Any:
     corpus = load_corpus(config.data)
-    return training_batch(corpus, "weights", config.data, CPU, memory_len=0, seed=0, step=3, stream="x", segment=3).tokens.tolist()
+    return training_batch(
+        corpus, "weights", config.data, CPU, memory_len=0, seed=0, step=3, stream="x", segment=3
+    ).tokens.tolist()
 
 
 def evaluated(config: Config, folder: Path) -> Any:
@@ -223,17 +233,47 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "data.eval_seq_len": (5, evaluated, {}),
     "data.eval_memory_len": (9, evaluated, REMEMBERING),
     "data.eval_clamp_len": (3, evaluated, REMEMBERING),
-    **{f"model.{key}": (value, searched, {}) for key, value in {
-        "layers": 3, "d_model": 10, "heads": 4, "d_inner": 11, "max_len": 20, "dropout": 0.1, "norm": "post", "position": "none",
-        "tie_embeddings": False,
-    }.items()},
-    **{f"search.{key}": (value, searched, {}) for key, value in {
-        "blocks": ["self_attention", "feed_forward"], "steps": 21, "warmup_steps": 9, "relaxation": "gumbel", "temperature_start": 2.0,
-        "temperature_end": 0.5, "weight_lr": 1e-3, "weight_decay": 0.3, "arch_lr": 0.2, "arch_every": 2, "clip": 0.01,
-        "cost": "parameters", "cost_weight": 0.5, "budget": 0.4, "evaluate_every": 9, "evaluate_tokens": 128,
-    }.items()},
+    **{
+        f"model.{key}": (value, searched, {})
+        for key, value in {
+            "layers": 3,
+            "d_model": 10,
+            "heads": 4,
+            "d_inner": 11,
+            "max_len": 20,
+            "dropout": 0.1,
+            "norm": "post",
+            "position": "none",
+            "tie_embeddings": False,
+        }.items()
+    },
+    **{
+        f"search.{key}": (value, searched, {})
+        for key, value in {
+            "blocks": ["self_attention", "feed_forward"],
+            "steps": 21,
+            "warmup_steps": 9,
+            "relaxation": "gumbel",
+            "temperature_start": 2.0,
+            "temperature_end": 0.5,
+            "weight_lr": 1e-3,
+            "weight_decay": 0.3,
+            "arch_lr": 0.2,
+            "arch_every": 2,
+            "clip": 0.01,
+            "cost": "parameters",
+            "cost_weight": 0.5,
+            "budget": 0.4,
+            "evaluate_every": 9,
+            "evaluate_tokens": 128,
+        }.items()
+    },
     "search.arch_samples": (3, searched, {"search__relaxation": "sampled"}),
-    "search.share_values": (True, searched, {"search__blocks": ["self_attention", "random_synthesizer", "feed_forward", "identity"]}),
+    "search.share_values": (
+        True,
+        searched,
+        {"search__blocks": ["self_attention", "random_synthesizer", "feed_forward", "identity"]},
+    ),
     "search.mixture": (0.9, searched, {"search__relaxation": "sampled"}),
     "search.active": (2, searched, {"search__relaxation": "gumbel"}),
     "search.seeds": (2, lambda config, folder: seed_folders(folder, config), {}),
@@ -242,9 +282,18 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "derive.ratio": (1.0, derived, {}),
     "derive.budget": (0.01, derived, {}),
     "derive.selection": ("average", derived, {}),
-    **{f"retrain.{key}": (value, trained, {}) for key, value in {
-        "steps": 17, "lr": 1e-3, "weight_decay": 0.3, "clip": 0.01, "evaluate_every": 9, "evaluate_tokens": 128, "final_tokens": 256,
-    }.items()},
+    **{
+        f"retrain.{key}": (value, trained, {})
+        for key, value in {
+            "steps": 17,
+            "lr": 1e-3,
+            "weight_decay": 0.3,
+            "clip": 0.01,
+            "evaluate_every": 9,
+            "evaluate_tokens": 128,
+            "final_tokens": 256,
+        }.items()
+    },
     "retrain.seeds": (2, lambda config, folder: retrain_seeds(config), {}),
     "retrain.against": (["ff"], trained_names, {}),
     "retrain.architectures": (["budget"], trained_names, {}),
@@ -257,7 +306,7 @@ KEYS: dict[str, tuple[Any, Callable[[Config, Path], Any], dict[str, Any]]] = {
     "latency.of": ("training", timed, {}),
     "sweep.ratios": ([1.0], swept, {}),
     "sweep.cuts": ([0.25, 1.0], swept, {"sweep__ratios": [2.0]}),
-}  # fmt: skip
+}
 BASELINES: dict[tuple, Any] = {}
 ALL = [f"{field.name}.{key.name}" for field in dataclasses.fields(Config) for key in dataclasses.fields(field.type)]
 
@@ -294,7 +343,8 @@ def copy_searched(run: Path, folder: Path) -> Path:
 
 
 def baseline(probe: Callable[[Config, Path], Any], config: Config, folder: Path) -> Any:
-    """What the unchanged configuration gives, found out once, and again so that nothing but the key makes the difference."""
+    """What the unchanged configuration gives, found out once, and again so that nothing but the key makes the
+    difference."""
     known = (probe, config.to_yaml())
     if known not in BASELINES:
         BASELINES[known] = probe(config, folder / "before")
@@ -329,15 +379,28 @@ def test_a_number_out_of_its_range_is_named(key: str) -> None:
 
 def test_every_number_has_a_range() -> None:
     numbers = {
-        f"{field.name}.{key.name}" for field in dataclasses.fields(Config) for key in dataclasses.fields(field.type)
+        f"{field.name}.{key.name}"
+        for field in dataclasses.fields(Config)
+        for key in dataclasses.fields(field.type)
         if "int" in str(key.type) or "float" in str(key.type)
-    }  # fmt: skip
-    assert numbers - set(RANGES) <= {"model.dropout", "model.cutoffs", "retrain.rungs"}  # these have checks of their own
+    }
+    # these have checks of their own
+    assert numbers - set(RANGES) <= {
+        "model.dropout",
+        "model.cutoffs",
+        "retrain.rungs",
+    }
 
 
 @pytest.mark.parametrize(
     ("section", "name", "value"),
-    [("sweep", "ratios", []), ("sweep", "cuts", []), ("retrain", "rungs", [0.5, 0.5]), ("retrain", "rungs", [1.0]), ("model", "dropout", 1.0)],
+    [
+        ("sweep", "ratios", []),
+        ("sweep", "cuts", []),
+        ("retrain", "rungs", [0.5, 0.5]),
+        ("retrain", "rungs", [1.0]),
+        ("model", "dropout", 1.0),
+    ],
 )
 def test_other_values_that_do_not_fit_are_named(section: str, name: str, value: Any) -> None:
     wrong = dataclasses.replace(getattr(Config(), section), **{name: value})

@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
+from by_hand import random_tokens, small
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from by_hand import random_tokens, small
 from derive import Architecture, build
 from supernet import costs
 from supernet.attention import Relative
@@ -17,18 +17,30 @@ from supernet.layers import Context, build_layer
 from supernet.settings import ModelSettings
 
 LABELS = [
-    *BLOCKS, "self_attention[heads=5]", "dense_synthesizer[heads=5,d_hidden=35]", "random_synthesizer[heads=5]",
-    "factorized_dense_synthesizer[heads=5,a=7]", "factorized_random_synthesizer[heads=5,rank=3]", "feed_forward[d_inner=29]",
+    *BLOCKS,
+    "self_attention[heads=5]",
+    "dense_synthesizer[heads=5,d_hidden=35]",
+    "random_synthesizer[heads=5]",
+    "factorized_dense_synthesizer[heads=5,a=7]",
+    "factorized_random_synthesizer[heads=5,rank=3]",
+    "feed_forward[d_inner=29]",
     f"mixture_synthesizer[heads=5,parts={'+'.join(costs.MIXTURE_PARTS)}]",
-]  # fmt: skip
+]
 MODELS = {
-    "learned": {}, "sinusoidal": {"position": "sinusoidal"}, "none": {"position": "none"},
-    "relative": {"position": "relative"}, "own biases": {"position": "relative", "share_biases": False},
-    "memory": {"position": "none", "memory_len": 11}, "relative memory": {"position": "relative", "memory_len": 23},
-    "masked": {"task": "masked_lm"}, "masked relative": {"task": "masked_lm", "position": "relative"},
-    "post": {"norm": "post"}, "untied": {"tie_embeddings": False}, "adaptive": {"cutoffs": (5, 11)},
+    "learned": {},
+    "sinusoidal": {"position": "sinusoidal"},
+    "none": {"position": "none"},
+    "relative": {"position": "relative"},
+    "own biases": {"position": "relative", "share_biases": False},
+    "memory": {"position": "none", "memory_len": 11},
+    "relative memory": {"position": "relative", "memory_len": 23},
+    "masked": {"task": "masked_lm"},
+    "masked relative": {"task": "masked_lm", "position": "relative"},
+    "post": {"norm": "post"},
+    "untied": {"tie_embeddings": False},
+    "adaptive": {"cutoffs": (5, 11)},
     "adaptive untied": {"cutoffs": (7,), "tie_embeddings": False},
-}  # fmt: skip
+}
 
 
 def counted_flops(run, *inputs: object) -> int:
@@ -50,7 +62,8 @@ def context_of(settings: ModelSettings, length: int) -> Context:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("label", LABELS)
 def test_costs_of_a_block(label: str, model: str) -> None:
-    """The counts hold at every length up to max_len, at widths large enough that the rounding of the FLOPs does not matter."""
+    """The counts hold at every length up to max_len, at widths large enough that the rounding of the FLOPs does not
+    matter."""
     settings = small(**MODELS[model])
     candidate = parse_candidate(label, settings)
     layer = build_layer(candidate, settings, 0)
@@ -87,14 +100,18 @@ def test_identity_costs_nothing() -> None:
 
 def test_fixed_random_costs_what_random_does_without_its_map() -> None:
     settings = small()
-    fixed, trained = (candidate_cost(Candidate(f"{kind}_synthesizer"), settings, 13) for kind in ("fixed_random", "random"))
+    fixed, trained = (
+        candidate_cost(Candidate(f"{kind}_synthesizer"), settings, 13) for kind in ("fixed_random", "random")
+    )
     assert trained[0] - fixed[0] == 2 * 21 * 21 and trained[1] == fixed[1]
 
 
 def test_published_block_sizes_of_transformer_xl_base() -> None:
     """d 512, h 8, inner 2048; 64 tokens after a memory of 640."""
     settings = Architecture.preset("transformer-xl-base", model={"max_len": 64, "memory_len": 640}).model
-    attention, feed_forward = (candidate_cost(Candidate(block), settings, 64) for block in ("self_attention", "feed_forward"))
+    attention, feed_forward = (
+        candidate_cost(Candidate(block), settings, 64) for block in ("self_attention", "feed_forward")
+    )
     assert (attention[0], feed_forward[0]) == (1_311_744, 2_100_736)
     assert round(attention[1] * 64 / 1e9, 3) == 1.313
     assert round(feed_forward[1] * 64 / 1e9, 3) == 0.268
@@ -105,10 +122,13 @@ def test_extra_parameters_by_hand() -> None:
     settings = ModelSettings(d_model=512, heads=8, d_inner=2048, max_len=512)
     common = 2 * 512 * 512 + 2 * 512  # value and output projections, norm
     expected = {
-        "self_attention": 524_288, "random_synthesizer": 2_097_152, "factorized_random_synthesizer": 65_536,
-        "dense_synthesizer": 524_288 + 4_608, "factorized_dense_synthesizer": 286_720 + 512 + 8 * 48,
+        "self_attention": 524_288,
+        "random_synthesizer": 2_097_152,
+        "factorized_random_synthesizer": 65_536,
+        "dense_synthesizer": 524_288 + 4_608,
+        "factorized_dense_synthesizer": 286_720 + 512 + 8 * 48,
         "fixed_random_synthesizer": 0,
-    }  # fmt: skip
+    }
     for block, extra in expected.items():
         assert candidate_cost(parse_candidate(block, settings), settings, 512)[0] - common == extra, block
 
@@ -120,9 +140,10 @@ def test_memory_lengthens_the_first_factor_of_factorized_dense() -> None:
     assert costs.factor_lengths(small(), {"a": 3, "b": 7}) == (3, 7)
 
 
-@pytest.mark.parametrize(("position", "norm", "tied", "cutoffs"), list(itertools.product(
-    ("learned", "relative", "none"), ("pre", "post"), (True, False), ((), (5, 11)))
-))  # fmt: skip
+@pytest.mark.parametrize(
+    ("position", "norm", "tied", "cutoffs"),
+    list(itertools.product(("learned", "relative", "none"), ("pre", "post"), (True, False), ((), (5, 11)))),
+)
 def test_surroundings_by_hand(position: str, norm: str, tied: bool, cutoffs: tuple[int, ...]) -> None:
     settings = small(position=position, norm=norm, tie_embeddings=tied, cutoffs=cutoffs)
     parameters = 230 + {"learned": 210, "relative": 20, "none": 0}[position] + {"pre": 20, "post": 0}[norm]

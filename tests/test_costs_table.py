@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from tiny_runs import BLOCKS, tiny
 
 from nas.costs_table import CostTable, build_costs
 from supernet.blocks import candidate_cost, parse_candidate
-from tiny_runs import BLOCKS, tiny
 
 
 def table(latency: dict | None = None, **changes: object) -> CostTable:
@@ -74,7 +74,9 @@ def test_costs_are_those_of_the_blocks_and_the_baseline_is_half_and_half(kind: s
 def test_the_baseline_is_priced_where_its_blocks_are_no_candidates() -> None:
     costs = table(search__blocks=["random_synthesizer", "identity"])
     assert list(costs.by_label) == ["random_synthesizer", "identity", "self_attention", "feed_forward"]
-    assert len(costs.values) == 2 and costs.baseline == costs.by_label["self_attention"] + costs.by_label["feed_forward"]
+    assert (
+        len(costs.values) == 2 and costs.baseline == costs.by_label["self_attention"] + costs.by_label["feed_forward"]
+    )
 
 
 def test_measured_latency_is_the_median_in_ms() -> None:

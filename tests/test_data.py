@@ -1,6 +1,7 @@
 """The corpus: four parts that cover the text once."""
 
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -11,7 +12,6 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from nas.batches import crop_batch
@@ -27,7 +27,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
         patch.setenv("XDG_CACHE_HOME", str(folder))
-        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("fallback")))  # token files may lie there as well
+        # token files may lie there as well
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("fallback")))
         yield folder
 
 
@@ -53,7 +54,7 @@ def test_parts_follow_each_other_and_cover_the_corpus(tokens: str) -> None:
     ranges = list(corpus.parts.values())
     assert list(corpus.parts) == ["weights", "alphas", "held_out", "test"]
     assert ranges[0][0] == 0 and ranges[-1][1] == len(corpus.tokens)
-    assert all(before[1] == after[0] for before, after in zip(ranges, ranges[1:]))
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
     assert all(start < end for start, end in ranges)
     assert ranges[0][1] / ranges[1][1] == pytest.approx(0.8, abs=0.002)
     assert int(corpus.tokens.max()) < corpus.vocab_size
@@ -151,7 +152,9 @@ def test_a_tokenizer_file_covers_the_text(tmp_path: Path) -> None:
     assert corpus.size("test").words < corpus.size("test").tokens < corpus.size("test").characters
     assert corpus.tokens_per_word("test") > 1
     words = text[-corpus.size("test").characters :].count(" ") + 2 * text[-corpus.size("test").characters :].count("\n")
-    assert corpus.word_perplexity(0.7, "test") == pytest.approx(math.exp(0.7 * corpus.size("test").tokens / words), rel=0.01)
+    assert corpus.word_perplexity(0.7, "test") == pytest.approx(
+        math.exp(0.7 * corpus.size("test").tokens / words), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("tokens", ["bytes", "chars", "words"])

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from by_hand import random_tokens, shaken, small
 from torch import Tensor, nn
 
-from by_hand import random_tokens, shaken, small
 from derive import Architecture, build
 from supernet.backbone import Network
 from supernet.blocks import BLOCKS, register_block
@@ -15,12 +15,19 @@ from supernet.synthesizers import DenseSynthesizer
 
 EVERY_BLOCK = "".join(spec.letter for spec in BLOCKS.values())
 KINDS = {
-    "learned": {}, "sinusoidal": {"position": "sinusoidal"}, "none": {"position": "none"}, "relative": {"position": "relative"},
-    "own biases": {"position": "relative", "share_biases": False}, "memory": {"position": "relative", "memory_len": 11},
-    "memory without positions": {"position": "none", "memory_len": 13}, "memory longer than a segment": {"position": "relative", "memory_len": 29},
-    "post": {"norm": "post"}, "untied": {"tie_embeddings": False}, "adaptive": {"cutoffs": (5, 11)},
+    "learned": {},
+    "sinusoidal": {"position": "sinusoidal"},
+    "none": {"position": "none"},
+    "relative": {"position": "relative"},
+    "own biases": {"position": "relative", "share_biases": False},
+    "memory": {"position": "relative", "memory_len": 11},
+    "memory without positions": {"position": "none", "memory_len": 13},
+    "memory longer than a segment": {"position": "relative", "memory_len": 29},
+    "post": {"norm": "post"},
+    "untied": {"tie_embeddings": False},
+    "adaptive": {"cutoffs": (5, 11)},
     "post with memory": {"norm": "post", "position": "relative", "memory_len": 5},
-}  # fmt: skip
+}
 TEXT = random_tokens(3, 67)
 
 
@@ -87,7 +94,13 @@ def test_mixtures_with_and_without_keys(label: str, kind: str) -> None:
     torch.manual_seed(0)
     settings = small(**KINDS[kind])
     layer = {"block": "mixture_synthesizer", "parts": label.removeprefix("parts=").split("+")}
-    arch = {"format": "par-architecture", "version": 1, "task": "causal_lm", "model": settings.to_mapping(), "layers": [layer, layer]}
+    arch = {
+        "format": "par-architecture",
+        "version": 1,
+        "task": "causal_lm",
+        "model": settings.to_mapping(),
+        "layers": [layer, layer],
+    }
     model = shaken(build(Architecture.from_json(arch))).eval()
     assert_read_alike(model, 5)
     decoder = Decoder(model)
@@ -97,7 +110,8 @@ def test_mixtures_with_and_without_keys(label: str, kind: str) -> None:
 
 @pytest.mark.parametrize("letter", [spec.letter for spec in BLOCKS.values()])
 def test_what_is_kept_of_a_block(letter: str) -> None:
-    """Keys and values for self-attention and the default mixture, values alone for other synthesizers, nothing for the rest."""
+    """Keys and values for self-attention and the default mixture, values alone for other synthesizers, nothing for the
+    rest."""
     decoder = Decoder(network(letter, **KINDS["relative"]))
     decoder.read(TEXT[:, :13])
     past = decoder.pasts[0]
@@ -231,7 +245,10 @@ def test_frequencies_are_those_of_the_softmax() -> None:
         torch.testing.assert_close(found, torch.softmax(scores, dim=-1), atol=0.015, rtol=0)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, {"rtol": 1e-5, "atol": 1e-6}), (torch.bfloat16, {"rtol": 0.05, "atol": 0.3})])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, {"rtol": 1e-5, "atol": 1e-6}), (torch.bfloat16, {"rtol": 0.05, "atol": 0.3})],
+)
 @pytest.mark.parametrize("kind", ["learned", "memory"])
 def test_other_precisions(kind: str, dtype: torch.dtype, tolerance: dict[str, float]) -> None:
     model = network("sdrxeqmf", **KINDS[kind]).to(dtype)
@@ -263,7 +280,7 @@ def test_training_goes_on_as_if_nothing_had_been_generated() -> None:
         assert_read_alike(model.eval(), 9, TEXT[:, :13])  # with the weights as they are now
         return model
 
-    assert all(torch.equal(a, b) for a, b in zip(trained(True).parameters(), trained(False).parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(trained(True).parameters(), trained(False).parameters(), strict=True))
 
 
 def test_every_module_is_in_its_mode_again_after_errors_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,16 +304,26 @@ def test_compiled_layers_generate_as_the_others() -> None:
     assert torch.equal(torch.compile(model, backend="eager").generate(TEXT, 9, temperature=0), expected)
 
 
-@pytest.mark.parametrize(("prompt", "options", "words"), [
-    (TEXT, {"count": -1}, "count must be an integer from 0 on, got -1"), (TEXT, {"count": 1.0}, "count must"), (TEXT, {"count": True}, "count must"),
-    (TEXT[:, :0], {}, "prompt must hold at least one token"), (TEXT[0], {}, r"prompt must be a tensor \[B, T\] of torch.int64, got torch.int64 \(67,\)"),
-    (TEXT.float(), {}, "torch.float32"), (TEXT.tolist(), {}, "got list"),
-    (TEXT + 1, {}, "tokens must be from 0 to 22, got 23"), (TEXT - 1, {}, "tokens must be from 0 to 22, got -1"),
-    (TEXT, {"temperature": float("nan")}, "^temperature: expected a finite number from 0 on, got nan$"),
-    (TEXT, {"temperature": -0.1}, "temperature: expected"), (TEXT, {"temperature": float("inf")}, "temperature: expected"),
-    (TEXT, {"temperature": True}, "temperature: expected"),
-    (TEXT, {"top_k": 0}, "^top_k: expected an integer from 1 on"), (TEXT, {"top_k": 2.0}, "top_k: expected"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("prompt", "options", "words"),
+    [
+        (TEXT, {"count": -1}, "count must be an integer from 0 on, got -1"),
+        (TEXT, {"count": 1.0}, "count must"),
+        (TEXT, {"count": True}, "count must"),
+        (TEXT[:, :0], {}, "prompt must hold at least one token"),
+        (TEXT[0], {}, r"prompt must be a tensor \[B, T\] of torch.int64, got torch.int64 \(67,\)"),
+        (TEXT.float(), {}, "torch.float32"),
+        (TEXT.tolist(), {}, "got list"),
+        (TEXT + 1, {}, "tokens must be from 0 to 22, got 23"),
+        (TEXT - 1, {}, "tokens must be from 0 to 22, got -1"),
+        (TEXT, {"temperature": float("nan")}, "^temperature: expected a finite number from 0 on, got nan$"),
+        (TEXT, {"temperature": -0.1}, "temperature: expected"),
+        (TEXT, {"temperature": float("inf")}, "temperature: expected"),
+        (TEXT, {"temperature": True}, "temperature: expected"),
+        (TEXT, {"top_k": 0}, "^top_k: expected an integer from 1 on"),
+        (TEXT, {"top_k": 2.0}, "top_k: expected"),
+    ],
+)
 def test_mistakes_are_named(prompt: object, options: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         network("sf").generate(prompt, **{"count": 3, **options})

@@ -18,14 +18,28 @@ from supernet.errors import UserError
 from supernet.settings import ModelSettings
 
 LABELS = ["feed_forward", "self_attention", "identity", "random_synthesizer[heads=2]"]
-MODEL = {"task": "causal_lm", "layers": 12, "d_model": 20, "heads": 4, "d_inner": 34, "max_len": None, "memory_len": 0,
-         "dropout": 0.1, "norm": "pre", "position": "learned", "tie_embeddings": True}  # fmt: skip
+MODEL = {
+    "task": "causal_lm",
+    "layers": 12,
+    "d_model": 20,
+    "heads": 4,
+    "d_inner": 34,
+    "max_len": None,
+    "memory_len": 0,
+    "dropout": 0.1,
+    "norm": "pre",
+    "position": "learned",
+    "tie_embeddings": True,
+}
 SETTINGS = ModelSettings(vocab_size=61, d_model=20, heads=4, d_inner=34, max_len=14, dropout=0.1)
 CONFIG = {
-    "run": {"seed": 3}, "data": {"name": "sotu", "seq_len": 14, "batch_size": 5}, "model": MODEL,
-    "search": {"budget": 0.9, "blocks": LABELS}, "derive": {"cut": None, "ratio": None, "budget": None, "rules": None},
+    "run": {"seed": 3},
+    "data": {"name": "sotu", "seq_len": 14, "batch_size": 5},
+    "model": MODEL,
+    "search": {"budget": 0.9, "blocks": LABELS},
+    "derive": {"cut": None, "ratio": None, "budget": None, "rules": None},
     "retrain": {"steps": 70, "lr": "3e-4"},
-}  # fmt: skip
+}
 PRICES = {label: candidate_cost(parse_candidate(label, SETTINGS), SETTINGS, 14)[1] for label in LABELS}
 
 
@@ -44,11 +58,14 @@ def write_seed(
     probabilities = table(rng_seed=abs(seed)) if probabilities is None else probabilities
     folder.mkdir(parents=True, exist_ok=True)
     record = {
-        "candidates": labels, "steps": [10 * k for k in range(len(probabilities))],
+        "candidates": labels,
+        "steps": [10 * k for k in range(len(probabilities))],
         "probabilities": getattr(probabilities, "tolist", lambda: probabilities)(),
-        "cost": {"unit": "flops_per_token", "candidates": PRICES, "budget": 0.9}, "seed": seed,
-        "verdict": {"converged": seed != 4, "reasons": [] if seed != 4 else ["still changing"]}, **changes,
-    }  # fmt: skip
+        "cost": {"unit": "flops_per_token", "candidates": PRICES, "budget": 0.9},
+        "seed": seed,
+        "verdict": {"converged": seed != 4, "reasons": [] if seed != 4 else ["still changing"]},
+        **changes,
+    }
     (folder / "probabilities.json").write_text(json.dumps(record), encoding="utf-8")
     data = {"name": "sotu", "file": "sotu.txt", "sha256": "ab" * 32, "bytes": 9, "vocab_size": 61, "parts": {}}
     (folder / "data.json").write_text(json.dumps(data), encoding="utf-8")
@@ -99,8 +116,14 @@ def test_three_files_of_the_contracts_shape(run: Path, tmp_path: Path) -> None:
         assert np.allclose(value["evidence"]["probabilities"], table(rng_seed=3)[-1], atol=1e-6)
         assert value["evidence"]["verdict"] == {"converged": True, "reasons": []}
         assert value["retrain"] == {"steps": 70, "lr": 3e-4, "batch_size": 5, "seq_len": 14}
-        assert value["provenance"] == {"run": "my-run", "seed": 3, "step": 110, "selection": "last",
-                                       "data": {"name": "sotu", "sha256": "ab" * 32}, "versions": {}}  # fmt: skip
+        assert value["provenance"] == {
+            "run": "my-run",
+            "seed": 3,
+            "step": 110,
+            "selection": "last",
+            "data": {"name": "sotu", "sha256": "ab" * 32},
+            "versions": {},
+        }
         assert value["cost"]["parameters"] == arch.parameters()
         assert value["cost"]["flops_per_token"] == arch.flops_per_token(14)
         assert value["model"]["vocab_size"] == 61 and value["model"]["max_len"] == 14
@@ -108,7 +131,9 @@ def test_three_files_of_the_contracts_shape(run: Path, tmp_path: Path) -> None:
     rules = {rule["rule"]: rule for rule in found["par-rule"].evidence["rules"]}
     assert (rules["cut"]["value"], rules["ratio"]["value"]) == (pytest.approx(1 / 3, abs=1e-6), 3.0)
     assert all(
-        rule["supported"] and rule["reason"] for rule in found["par-rule"].evidence["rules"] if rule["rule"] != "identity"
+        rule["supported"] and rule["reason"]
+        for rule in found["par-rule"].evidence["rules"]
+        if rule["rule"] != "identity"
     )
 
 
@@ -129,7 +154,9 @@ def test_budget_weighs_the_layers_by_the_files_costs(run: Path) -> None:
     baseline = 12 / 2 * (PRICES["self_attention"] + PRICES["feed_forward"])
     for budget in (0.3, 0.65, 1.0):
         arch = derive_architectures(run, budget=budget)["budget"]
-        cost = sum(PRICES[LABELS[[parse_candidate(lb, SETTINGS) for lb in LABELS].index(layer)]] for layer in arch.layers)
+        cost = sum(
+            PRICES[LABELS[[parse_candidate(lb, SETTINGS) for lb in LABELS].index(layer)]] for layer in arch.layers
+        )
         assert cost <= budget * baseline
         rule = arch.evidence["rules"][0]
         assert (rule["rule"], rule["value"]) == ("budget", budget)
@@ -164,10 +191,12 @@ def test_forced_cut_and_ratio_and_constraints(run: Path) -> None:
     assert {entry["rule"] for entry in found["budget"].evidence["overruled"]} == {"two"}
     overruled = found["par-rule"].evidence["overruled"]
     assert [(entry["layer"], entry["preferred"], entry["chosen"], entry["rule"]) for entry in overruled] == [
-        (1, "self_attention", "feed_forward", "ratio"), (2, "self_attention", "feed_forward", "ratio"),
-        (3, "self_attention", "feed_forward", "ratio"), (4, "feed_forward", "self_attention", "ratio"),
+        (1, "self_attention", "feed_forward", "ratio"),
+        (2, "self_attention", "feed_forward", "ratio"),
+        (3, "self_attention", "feed_forward", "ratio"),
+        (4, "feed_forward", "self_attention", "ratio"),
         (8, "feed_forward", "self_attention", "ratio"),
-    ]  # fmt: skip
+    ]
     cheap = derive_architectures(
         run, rules=[{"cost": "parameters", "at_most": 9000}, {"cost": "flops_per_token", "at_most": 1e9}]
     )
@@ -205,14 +234,19 @@ def test_labels_with_options_reach_the_layers(run: Path) -> None:
     found = derive_architectures(run)["par-rule"]
     assert found.layers[0].label == "random_synthesizer[heads=2]"
     assert found.pattern == "rrrr" + "f" * 8
-    assert [rule for rule in found.evidence["rules"] if rule["rule"] == "kind"][0]["value"] == "random_synthesizer[heads=2]"
+    assert (
+        next(rule for rule in found.evidence["rules"] if rule["rule"] == "kind")["value"]
+        == "random_synthesizer[heads=2]"
+    )
 
 
 def test_several_seeds_are_combined_by_label(tmp_path: Path) -> None:
     parent = tmp_path / "many"
     for seed, early in ((3, 4), (4, 4), (10, 6)):
         order = [0, 1, 2, 3] if seed != 4 else [2, 1, 3, 0]
-        write_seed(parent / f"seed-{seed}", seed, [LABELS[k] for k in order], table(early=early, rng_seed=seed)[:, :, order])
+        write_seed(
+            parent / f"seed-{seed}", seed, [LABELS[k] for k in order], table(early=early, rng_seed=seed)[:, :, order]
+        )
     (parent / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     (parent / "seed-x").mkdir()
     found = derive_architectures(parent)
@@ -222,7 +256,7 @@ def test_several_seeds_are_combined_by_label(tmp_path: Path) -> None:
     assert argmax.pattern == "ssss" + "f" * 8
     assert argmax.provenance["seeds"] == [3, 4, 10] and argmax.provenance["seed"] == 3
     assert argmax.evidence["verdict"] == {"converged": False, "reasons": ["seed 4: still changing"]}
-    ratio = [rule for rule in found["par-rule"].evidence["rules"] if rule["rule"] == "ratio"][0]
+    ratio = next(rule for rule in found["par-rule"].evidence["rules"] if rule["rule"] == "ratio")
     assert ratio["value"] == pytest.approx(12 / (14 / 3), abs=1e-6)
     assert ratio["count_interval"] == [4, 6]
 
@@ -279,7 +313,7 @@ def test_seeds_of_other_searches_are_not_combined(tmp_path: Path) -> None:
         ({"verdict": {"converged": 1}}, "verdict.converged"),
         ({"verdict": {"converged": True, "reasons": [1]}}, "verdict.reasons[0]"),
     ],
-)  # fmt: skip
+)
 def test_probabilities_are_not_trusted(run: Path, changes: dict, words: str) -> None:
     write_seed(run, **changes)
     with pytest.raises(UserError) as caught:
@@ -297,13 +331,31 @@ def test_broken_probabilities_are_named(run: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "a: [", "- 1", "5", "", "model: 3", "model: {heads: 3}", "model: {colour: 3}", "model: {task: sing}",
-        "\x00", "!!python/object:x {}", "model: {heads: 4, heads: 4}", "[" * 5000,
-        "a: &a [*a]", "model: {layers: 7}", "model: {dropout: lots}", "data: {seq_len: 99999}\nmodel: {max_len: 5}",
-        "data: {seq_len: true}\nmodel: {max_len: 5}", "derive: {rules: 5}", "derive: {budget: 7}", "derive: {cut: half}",
-        "search: {budget: cheap}", "retrain: {steps: many}", "retrain: {lr: -1}",
+        "a: [",
+        "- 1",
+        "5",
+        "",
+        "model: 3",
+        "model: {heads: 3}",
+        "model: {colour: 3}",
+        "model: {task: sing}",
+        "\x00",
+        "!!python/object:x {}",
+        "model: {heads: 4, heads: 4}",
+        "[" * 5000,
+        "a: &a [*a]",
+        "model: {layers: 7}",
+        "model: {dropout: lots}",
+        "data: {seq_len: 99999}\nmodel: {max_len: 5}",
+        "data: {seq_len: true}\nmodel: {max_len: 5}",
+        "derive: {rules: 5}",
+        "derive: {budget: 7}",
+        "derive: {cut: half}",
+        "search: {budget: cheap}",
+        "retrain: {steps: many}",
+        "retrain: {lr: -1}",
     ],
-)  # fmt: skip
+)
 def test_configurations_are_not_trusted(run: Path, text: str) -> None:
     (run / "config.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(UserError) as caught:
@@ -311,7 +363,9 @@ def test_configurations_are_not_trusted(run: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [{}, {"vocab_size": 0}, {"vocab_size": 5.0}, [], {"vocab_size": 5, "name": 1, "sha256": "a"}])
+@pytest.mark.parametrize(
+    "data", [{}, {"vocab_size": 0}, {"vocab_size": 5.0}, [], {"vocab_size": 5, "name": 1, "sha256": "a"}]
+)
 def test_data_files_are_not_trusted(run: Path, data: object) -> None:
     (run / "data.json").write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(UserError, match="data.json"):

@@ -2,16 +2,18 @@
 
 import pytest
 import torch
+from tiny_runs import tiny
 
 from nas.data import load_corpus
 from nas.estimate import count_trainings, minutes_after_search
 from nas.machine import choose_machine
-from tiny_runs import tiny
 
 
 def test_trainings_are_counted_with_the_halving() -> None:
     # two attention-like candidates: 4 early layouts, 3 drawn, 2 random; 9 to a third, 3 to two thirds, 1 to the end
-    config = tiny(retrain__drawn=3, retrain__random=2, retrain__rungs=[1 / 3, 2 / 3], retrain__architectures=["argmax", "budget"])
+    config = tiny(
+        retrain__drawn=3, retrain__random=2, retrain__rungs=[1 / 3, 2 / 3], retrain__architectures=["argmax", "budget"]
+    )
     assert count_trainings(config) == pytest.approx(3 + 9 / 3 + 3 / 3 + 1 / 3)
     none = tiny(retrain__drawn=0, retrain__random=0, retrain__seeds=2, retrain__against=["interleaved"])
     assert count_trainings(none) == 4

@@ -13,7 +13,11 @@ CASES = [
     (RunFailed("loss"), 3, "error: loss"),
     (OSError(28, "No space left on device", "/x/y"), 3, "error: /x/y: No space left on device"),
     (MemoryError("9 GB"), 3, "error: out of memory: 9 GB; lower data.batch_size, data.seq_len or model.d_model"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"), 3, "error: out of memory: DefaultCPUAlloc"),
+    (
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"),
+        3,
+        "error: out of memory: DefaultCPUAlloc",
+    ),
     (ZeroDivisionError("by\nzero"), 3, "error: ZeroDivisionError: by (set PAR_SEARCH_TRACEBACK=1 to see where)"),
     (KeyError(), 3, "error: KeyError: KeyError (set PAR_SEARCH_TRACEBACK=1"),
 ]

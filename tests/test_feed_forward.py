@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 from by_hand import block_of, hand_feed_forward, random_input, small
+
 from supernet.feed_forward import Identity
 
 

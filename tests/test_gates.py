@@ -6,13 +6,21 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from by_hand import random_input
 from torch import Tensor
 
-from by_hand import random_input
 from supernet.gates import (
-    RELAXATIONS, gumbel_gates, gumbel_hard_gates, gumbel_noise, keep_largest, mean_entropy, sampled_gates, score_function_loss, softmax_gates,
+    RELAXATIONS,
+    gumbel_gates,
+    gumbel_hard_gates,
+    gumbel_noise,
+    keep_largest,
+    mean_entropy,
+    sampled_gates,
+    score_function_loss,
+    softmax_gates,
     temperature_at,
-)  # fmt: skip
+)
 
 N, C = 3, 5
 ALPHAS = random_input(N, C)
@@ -80,8 +88,11 @@ def test_gumbel_hard_is_exactly_one_hot_at_the_largest(dtype: torch.dtype) -> No
 def test_sampled_is_a_constant_and_the_others_are_not() -> None:
     alphas = ALPHAS.clone().requires_grad_()
     assert {name: RELAXATIONS[name](alphas, NOISE, 1.0).requires_grad for name in RELAXATIONS} == {
-        "softmax": True, "gumbel": True, "gumbel_hard": True, "sampled": False,
-    }  # fmt: skip
+        "softmax": True,
+        "gumbel": True,
+        "gumbel_hard": True,
+        "sampled": False,
+    }
     assert torch.equal(softmax_gates(alphas, NOISE, 1.0), softmax_gates(alphas, NOISE * 9, 1.0))
 
 
@@ -93,7 +104,8 @@ def test_draws_follow_the_probabilities(relaxation: Callable[..., Tensor], tempe
     draws = 40_000
     noise = gumbel_noise((draws, C), torch.Generator().manual_seed(0))
     counts = relaxation(alphas.expand(draws, C), noise, temperature).sum(dim=0)
-    sharpness = temperature if relaxation is sampled_gates else 1.0  # a common temperature does not move the largest sum
+    # a common temperature does not move the largest sum
+    sharpness = temperature if relaxation is sampled_gates else 1.0
     expected = torch.softmax(alphas / sharpness, dim=-1) * draws
     assert float(((counts - expected) ** 2 / expected).sum()) < 23.5
 
@@ -117,7 +129,9 @@ def test_noise_comes_from_the_generator_alone() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(0, 10), (5, 50), (0, 1), (3, 4), (0, 99_999)])
 @pytest.mark.parametrize(("start", "end"), [(5.0, 0.1), (1.0, 0.7), (0.3, 3.0)])
-def test_temperature_is_exact_at_the_ends_and_strictly_between_inside(first: int, last: int, start: float, end: float) -> None:
+def test_temperature_is_exact_at_the_ends_and_strictly_between_inside(
+    first: int, last: int, start: float, end: float
+) -> None:
     def at(step: int) -> float:
         return temperature_at(step, first=first, last=last, start=start, end=end)
 
@@ -132,10 +146,15 @@ def test_temperature_is_geometric() -> None:
     assert values == pytest.approx([8.0, 4.0, 2.0, 1.0, 0.5])
 
 
-@pytest.mark.parametrize(("step", "first", "last", "expected"), [
-    (0, 0, 0, 0.1),  # one step in all: it is the last
-    (0, 5, 4, 5.0), (3, 5, 4, 5.0), (4, 5, 4, 0.1),  # a warm-up as long as the run
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "first", "last", "expected"),
+    [
+        (0, 0, 0, 0.1),  # one step in all: it is the last
+        (0, 5, 4, 5.0),
+        (3, 5, 4, 5.0),
+        (4, 5, 4, 0.1),  # a warm-up as long as the run
+    ],
+)
 def test_temperature_of_the_shortest_schedules(step: int, first: int, last: int, expected: float) -> None:
     assert temperature_at(step, first=first, last=last, start=5.0, end=0.1) == expected
 
@@ -152,13 +171,14 @@ def expected_gradient(alphas: Tensor) -> Tensor:
     """The gradient of sum over layouts of p(layout) loss(layout)."""
     alphas = alphas.clone().requires_grad_()
     p = torch.softmax(alphas, dim=-1)
-    sum(p[0, layout[0]] * p[1, layout[1]] * loss for layout, loss in zip(LAYOUTS, TABLE)).backward()
+    sum(p[0, layout[0]] * p[1, layout[1]] * loss for layout, loss in zip(LAYOUTS, TABLE, strict=True)).backward()
     return alphas.grad
 
 
 @pytest.mark.parametrize("draws", [2, 3])
 def test_score_function_is_unbiased_with_its_leave_one_out_baseline(draws: int) -> None:
-    """Its gradient, weighted with the probability of every way to draw K layouts, is the gradient of the expected loss."""
+    """Its gradient, weighted with the probability of every way to draw K layouts, is the gradient of the expected
+    loss."""
     start = random_input(2, 3)
     p = torch.softmax(start, dim=-1)
     total = torch.zeros(2, 3, dtype=torch.float64)

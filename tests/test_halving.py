@@ -5,20 +5,22 @@ import shutil
 from pathlib import Path
 
 import pytest
+from made_runs import build_run
+from tiny_runs import tiny
 
 from derive import Architecture, derive_contenders
 from derive.strict_json import read_json, write_json
-from made_runs import build_run
 from nas.config import Config
 from nas.halving import KEEP, halving_stage, read_halving, rung_file
 from nas.stop import StopFlag
 from supernet.errors import SettingError, UserError
-from tiny_runs import tiny
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_run(tmp_path_factory.mktemp("made") / "run", layers=8, candidates=6, steps=12, seeds=2, stages=("search",))
+    return build_run(
+        tmp_path_factory.mktemp("made") / "run", layers=8, candidates=6, steps=12, seeds=2, stages=("search",)
+    )
 
 
 def test_contenders_are_different_and_keep_the_budget(run: Path) -> None:
@@ -45,7 +47,9 @@ def test_contenders_keep_the_rules_and_are_a_function_of_the_seed(run: Path) -> 
     found = derive_contenders(run, drawn=3, random=3, budget=0.6, rules=rules, seed=5)
     assert found and all(arch.pattern.count("i") >= 3 and "s" not in arch.pattern for arch in found.values())
     again = derive_contenders(run, drawn=3, random=3, budget=0.6, rules=rules, seed=5)
-    assert {name: arch.to_json() for name, arch in found.items()} == {name: arch.to_json() for name, arch in again.items()}
+    assert {name: arch.to_json() for name, arch in found.items()} == {
+        name: arch.to_json() for name, arch in again.items()
+    }
     other = derive_contenders(run, drawn=3, random=3, budget=0.6, rules=rules, seed=6)
     assert [arch.layers for arch in found.values()] != [arch.layers for arch in other.values()]
 
@@ -56,7 +60,9 @@ def halved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, Path, list
     from nas.pipeline import search_only
 
     folder = tmp_path_factory.mktemp("halving") / "run"
-    config = tiny(run__dir=str(folder), retrain__drawn=3, retrain__random=3, retrain__rung_tokens=256, search__budget=1.0)
+    config = tiny(
+        run__dir=str(folder), retrain__drawn=3, retrain__random=3, retrain__rung_tokens=256, search__budget=1.0
+    )
     search_only(config, StopFlag())
     return config, folder, halving_stage(config, folder, [], StopFlag())
 
@@ -74,7 +80,9 @@ def test_every_rung_keeps_the_better_third(halved: tuple[Config, Path, list[Arch
         assert names is None or names == {row["name"] for row in rung["rows"]}
         names = {row["name"] for row in rung["rows"] if row["kept"]}
     assert names == {arch.name for arch in left}
-    assert {path.name for path in (folder / "retrain").iterdir()} == names  # what was dropped leaves no half-trained network
+    assert {
+        path.name for path in (folder / "retrain").iterdir()
+    } == names  # what was dropped leaves no half-trained network
     for arch in left:
         assert Architecture.load(folder / "architectures" / f"{arch.name}.json").layers == arch.layers
 
@@ -98,7 +106,9 @@ def test_a_finished_halving_is_read_and_a_stopped_one_goes_on(
     before = (copy / "halving.json").read_bytes()
     assert [arch.layers for arch in halving_stage(config, copy, [], StopFlag())] == [arch.layers for arch in left]
     (copy / "halving.json").unlink()
-    first = rung_file(copy / "retrain" / left[0].name / "seed-0", read_json(folder / "halving.json")["rungs"][0]["step"])
+    first = rung_file(
+        copy / "retrain" / left[0].name / "seed-0", read_json(folder / "halving.json")["rungs"][0]["step"]
+    )
     stamp = first.stat().st_mtime_ns
     halving_stage(config, copy, [], StopFlag())
     assert (copy / "halving.json").read_bytes() == before
@@ -116,7 +126,10 @@ def test_layouts_that_the_search_scored_enter_before_blind_draws(run: Path, tmp_
     forward, nothing = "feed_forward", "identity"
     cheap = [[forward, *[nothing] * 7], [nothing, forward, *[nothing] * 6]]
     dear = ["self_attention"] * 8
-    rows = [{"layers": layout, "cost": 0.1, "loss": loss} for layout, loss in zip([cheap[1], dear, cheap[0]], [2.5, 1.0, 2.0])]
+    rows = [
+        {"layers": layout, "cost": 0.1, "loss": loss}
+        for layout, loss in zip([cheap[1], dear, cheap[0]], [2.5, 1.0, 2.0], strict=True)
+    ]
     own = shutil.copytree(run, tmp_path / "run")
     write_json(own / "seed-0" / "layouts.json", {"part": "alphas", "layouts": rows})
     found = derive_contenders(own, drawn=3, random=0, budget=0.6)
@@ -125,12 +138,17 @@ def test_layouts_that_the_search_scored_enter_before_blind_draws(run: Path, tmp_
     assert len(found["drawn-3"].layers) == 8  # a blind one
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("[]", "expected an object"), ('{"layouts": 3}', "layouts: expected a list"), ('{"layouts": [3]}', r"layouts\[0\]: expected an object"),
-    ('{"layouts": [{"layers": ["identity"], "loss": 1}]}', r"layouts\[0\].layers"),
-    ('{"layouts": [{"layers": LAYERS, "loss": "low"}]}', r"layouts\[0\].loss"),
-    ('{"layouts": [{"layers": LAYERS, "loss": 1e999}]}', "layouts.json"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "expected an object"),
+        ('{"layouts": 3}', "layouts: expected a list"),
+        ('{"layouts": [3]}', r"layouts\[0\]: expected an object"),
+        ('{"layouts": [{"layers": ["identity"], "loss": 1}]}', r"layouts\[0\].layers"),
+        ('{"layouts": [{"layers": LAYERS, "loss": "low"}]}', r"layouts\[0\].loss"),
+        ('{"layouts": [{"layers": LAYERS, "loss": 1e999}]}', "layouts.json"),
+    ],
+)
 def test_wrong_layouts_are_refused_by_path(run: Path, tmp_path: Path, content: str, words: str) -> None:
     own = shutil.copytree(run, tmp_path / "run")
     (own / "seed-1" / "layouts.json").write_text(content.replace("LAYERS", json.dumps(["identity"] * 8)))
@@ -142,7 +160,12 @@ def test_wrong_layouts_are_refused_by_path(run: Path, tmp_path: Path, content: s
 def test_names_that_lead_out_of_the_folder_are_refused(tmp_path: Path, name: object) -> None:
     """What was dropped is deleted by name."""
     row = {"name": "a", "kept": True}
-    for content in ({"left": [name], "rungs": []}, {"left": [], "rungs": [{"step": 1, "rows": [row, {"name": name}]}]}, [], {"left": []}):
+    for content in (
+        {"left": [name], "rungs": []},
+        {"left": [], "rungs": [{"step": 1, "rows": [row, {"name": name}]}]},
+        [],
+        {"left": []},
+    ):
         write_json(tmp_path / "halving.json", content)
         with pytest.raises(UserError, match="halving.json: "):
             read_halving(tmp_path / "halving.json")

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
+from by_hand import small
+from test_decoding import EVERY_BLOCK, KINDS, TEXT, assert_read_alike, network, whole
+from test_user_blocks import registered
 from torch import Tensor, nn
 
-from by_hand import small
 from supernet.attention import SelfAttention
 from supernet.backbone import Network
 from supernet.blocks import BLOCKS
 from supernet.inference import StoredMap, for_inference
 from supernet.settings import ModelSettings
-from test_decoding import EVERY_BLOCK, KINDS, TEXT, assert_read_alike, network, whole
-from test_user_blocks import registered
 
 MASKED = {"masked": {"task": "masked_lm"}, "masked relative": {"task": "masked_lm", "position": "relative"}}
 ALL_KINDS = {**KINDS, **MASKED}
@@ -60,7 +60,9 @@ def test_random_kinds_hold_their_map_where_it_is_one(letter: str) -> None:
     assert map.shape == (2, 21, 21) and not map.triu(1).any()
     torch.testing.assert_close(map.sum(dim=-1), torch.ones(2, 21))
     for changes in (KINDS["memory"], MASKED["masked"]):
-        assert not any(isinstance(module, StoredMap) for module in for_inference(network(f"{letter}i", **changes)).modules())
+        assert not any(
+            isinstance(module, StoredMap) for module in for_inference(network(f"{letter}i", **changes)).modules()
+        )
 
 
 def test_identity_layers_vanish_where_no_memory_counts_layers() -> None:

@@ -1,4 +1,5 @@
-"""Latency: a row for every candidate and for the baseline, times that order blocks as their work does, and sums that predict."""
+"""Latency: a row for every candidate and for the baseline, times that order blocks as their work does, and sums that
+predict."""
 
 import dataclasses
 from collections.abc import Callable
@@ -6,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_runs import CPU, tiny
 from torch import Tensor
 
 import nas.latency
@@ -13,7 +15,6 @@ from derive import Architecture, build
 from nas.config import Config, DataConfig, LatencyConfig, ModelConfig, SearchConfig
 from nas.latency import LayerTimes, device_name, layer_stack, measure_candidates, measure_layers, measure_network
 from supernet.settings import ModelSettings
-from tiny_runs import CPU, tiny
 
 MODEL = {"d_model": 16, "heads": 2, "d_inner": 16, "max_len": 16, "vocab_size": 50}
 
@@ -34,10 +35,16 @@ def test_the_table_is_as_the_contract_has_it() -> None:
         assert (table["device"], table["mode"], table["dtype"], table["batch"]) == ("cpu", f"eager {of}", "float32", 1)
         assert table["lengths"] == {"seq_len": 12, "memory_len": 0} and table["threads"] == torch.get_num_threads()
         for row in (*table["candidates"].values(), table["surroundings"]):
-            assert set(row) == {"median_ms", "spread_ms", "runs"} and row["median_ms"] > 0 <= row["spread_ms"] and row["runs"] > 1
+            assert (
+                set(row) == {"median_ms", "spread_ms", "runs"}
+                and row["median_ms"] > 0 <= row["spread_ms"]
+                and row["runs"] > 1
+            )
         tables[of] = {label: row["median_ms"] for label, row in table["candidates"].items()}
         assert tables[of]["identity"] < tables[of]["feed_forward"] < tables[of]["feed_forward[d_inner=4000]"]
-    assert all(tables["training"][label] > tables["inference"][label] for label in set(tables["inference"]) - {"identity"})
+    assert all(
+        tables["training"][label] > tables["inference"][label] for label in set(tables["inference"]) - {"identity"}
+    )
 
 
 def test_a_large_vocabulary_costs_the_layers_nothing() -> None:
@@ -46,9 +53,13 @@ def test_a_large_vocabulary_costs_the_layers_nothing() -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("changes", [{}, {"position": "relative", "memory_len": 8}, {"position": "relative", "share_biases": False}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"position": "relative", "memory_len": 8}, {"position": "relative", "share_biases": False}]
+)
 def test_every_shape_is_measured(changes: dict[str, Any]) -> None:
-    config = tiny(search__blocks=["self_attention", "dense_synthesizer", "identity"], latency__batch_size=3, latency__seq_len=11)
+    config = tiny(
+        search__blocks=["self_attention", "dense_synthesizer", "identity"], latency__batch_size=3, latency__seq_len=11
+    )
     settings = config.model.settings(256, 16)
     table = measure_candidates(config, type(settings).from_mapping({**settings.to_mapping(), **changes}), CPU)
     assert table["lengths"] == {"seq_len": 11, "memory_len": changes.get("memory_len", 0)} and table["batch"] == 3
@@ -59,7 +70,9 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     seen: list[tuple[Any, ...]] = []
     measure = nas.latency._measure
 
-    def watching(module: torch.nn.Module, forward: Callable[[], Tensor], *arguments: Any, **options: Any) -> dict[str, float]:
+    def watching(
+        module: torch.nn.Module, forward: Callable[[], Tensor], *arguments: Any, **options: Any
+    ) -> dict[str, float]:
         def look() -> Tensor:
             y = forward()
             seen.append((tuple(y.shape), y.requires_grad, module.training))
@@ -127,7 +140,8 @@ def test_each_layer_is_measured_once_for_its_widths() -> None:
 
 
 def test_predicted_and_measured_times_agree() -> None:
-    """Within a factor of two here, where other tests run beside it; benchmarks/README.md has the figure of an idle machine."""
+    """Within a factor of two here, where other tests run beside it; benchmarks/README.md has the figure of an idle
+    machine."""
     config = Config(data=DataConfig(), model=ModelConfig(), search=SearchConfig(), latency=LatencyConfig(batch_size=4))
     settings = config.model.settings(256, 64)
     times = LayerTimes(config, CPU)

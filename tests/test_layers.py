@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from by_hand import LENGTH, WIDTH, hand_attention, hand_layer, hand_norm, random_input, shaken, small
 from torch import Tensor, nn
 
-from by_hand import LENGTH, WIDTH, hand_attention, hand_layer, hand_norm, random_input, shaken, small
 from supernet.blocks import BLOCKS, parse_candidate
 from supernet.layers import Context, MixedLayer, Mixture, build_layer
 from supernet.settings import ModelSettings
@@ -161,7 +161,9 @@ def test_state_round_trip_and_deep_copy(label: str) -> None:
         assert not torch.equal(other(x, Context()), layer(x, Context()))
     other.load_state_dict(layer.state_dict())
     twin = copy.deepcopy(layer)
-    assert torch.equal(other(x, Context()), layer(x, Context())) and torch.equal(twin(x, Context()), layer(x, Context()))
+    assert torch.equal(other(x, Context()), layer(x, Context())) and torch.equal(
+        twin(x, Context()), layer(x, Context())
+    )
     assert {id(p) for p in twin.parameters()}.isdisjoint({id(p) for p in layer.parameters()})
 
 
@@ -195,7 +197,7 @@ def test_mixed_layer_is_the_gated_sum_of_its_candidates() -> None:
     gates = torch.softmax(random_input(len(ALL)), dim=0)
     with torch.no_grad():
         outputs = [hand_layer(layer, x, settings) for layer in mixed.candidates]
-        expected = sum(float(gate) * y for gate, y in zip(gates, outputs))
+        expected = sum(float(gate) * y for gate, y in zip(gates, outputs, strict=True))
         torch.testing.assert_close(mixed(x, Context(), Mixture(gates, range(len(ALL)))), expected, **TIGHT)
         some = [1, 4, 7]
         expected = sum(float(gates[index]) * outputs[index] for index in some)
@@ -214,10 +216,14 @@ class Odd(nn.Module):
         return self.make(x)
 
 
-@pytest.mark.parametrize(("make", "words"), [
-    (lambda x: x.mean(dim=1, keepdim=True), r"Odd made \(3, 1, 10\) of \(3, 13, 10\)"),
-    (lambda x: (x, None), "Odd made tuple"), (lambda x: None, "Odd made NoneType"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda x: x.mean(dim=1, keepdim=True), r"Odd made \(3, 1, 10\) of \(3, 13, 10\)"),
+        (lambda x: (x, None), "Odd made tuple"),
+        (lambda x: None, "Odd made NoneType"),
+    ],
+)
 def test_a_block_that_does_not_keep_the_shape_is_refused(make: Callable[[Tensor], object], words: str) -> None:
     layer = layer_of("feed_forward")
     layer.block = Odd(make)

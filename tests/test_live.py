@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import torch
-
 from made_runs import build_run
+
 from nas.live import DELAY, SHARE, LiveView, TensorBoardLog
 
 

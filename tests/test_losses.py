@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_runs import CPU, tiny
 from torch import Tensor
 
 from derive import Architecture
@@ -17,7 +18,6 @@ from nas.train import build_training, train_step
 from nas.train_state import TrainState
 from supernet.gates import RELAXATIONS
 from supernet.supernet import Supernet
-from tiny_runs import CPU, tiny
 
 MEMORY = {"model__memory_len": 24, "model__position": "relative"}
 ROWS = 7
@@ -43,13 +43,20 @@ def searched(steps: int, first: int, **changes: Any) -> dict[str, Any]:
         numbers.append(weight_step(state, config, corpus, CPU, 0)["loss"])
         if state.step > config.search.warmup_steps:
             numbers.append(arch_step(state, config, corpus, costs, CPU, 0)["arch_loss"])
-    return {"losses": torch.tensor(numbers), **dict(state.model.state_dict()), "memory": state.memory, "arch memory": state.arch_memory}
+    return {
+        "losses": torch.tensor(numbers),
+        **dict(state.model.state_dict()),
+        "memory": state.memory,
+        "arch memory": state.arch_memory,
+    }
 
 
 def trained(**changes: Any) -> dict[str, Any]:
     config = tiny(data__batch_size=ROWS, **changes)
     settings = config.model.settings(256, config.data.seq_len)
-    state = build_training(Architecture.from_pattern("srff", {**settings.to_mapping(), "task": settings.task}), config, 0, CPU)
+    state = build_training(
+        Architecture.from_pattern("srff", {**settings.to_mapping(), "task": settings.task}), config, 0, CPU
+    )
     losses = [train_step(state, config, load_corpus(config.data), CPU, 0) for _ in range(3)]
     return {"losses": torch.tensor(losses), **dict(state.model.state_dict()), "memory": state.memory}
 
@@ -79,7 +86,12 @@ def test_a_warm_up_in_parts_is_the_warm_up(first: int) -> None:
 
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["crops", "memory"])
 def test_a_training_in_parts_is_the_training(memory: dict) -> None:
-    assert_same(trained(data__micro_batch_size=2, retrain__lr=1e-4, **memory), trained(retrain__lr=1e-4, **memory), rtol=2e-4, atol=2e-6)
+    assert_same(
+        trained(data__micro_batch_size=2, retrain__lr=1e-4, **memory),
+        trained(retrain__lr=1e-4, **memory),
+        rtol=2e-4,
+        atol=2e-6,
+    )
 
 
 @pytest.mark.parametrize("memory", [{}, MEMORY], ids=["crops", "memory"])
@@ -117,7 +129,15 @@ def kept_for_backward(net: Supernet, gates: Tensor, *, recompute: bool) -> int:
 def test_recomputed_alphas_keep_no_more_for_more_candidates() -> None:
     """Between three and nine candidates only the gates grow."""
     labels = ["feed_forward", *(f"dense_synthesizer[d_hidden={2 * size}]" for size in range(1, 9))]
-    model = {"vocab_size": 256, "d_model": 8, "heads": 2, "d_inner": 10, "max_len": 16, "task": "causal_lm", "layers": 4}
+    model = {
+        "vocab_size": 256,
+        "d_model": 8,
+        "heads": 2,
+        "d_inner": 10,
+        "max_len": 16,
+        "task": "causal_lm",
+        "layers": 4,
+    }
     kept = {}
     for count in (3, 9):
         net = Supernet(model, labels[:count])
@@ -129,7 +149,14 @@ def test_recomputed_alphas_keep_no_more_for_more_candidates() -> None:
 
 def test_parts_hold_one_graph_at_a_time() -> None:
     state, config = searching()
-    batch = type("Batch", (), {"tokens": load_corpus(config.data).part("weights")[: ROWS * 17].reshape(ROWS, 17).astype("int64"), "fresh": True})
+    batch = type(
+        "Batch",
+        (),
+        {
+            "tokens": load_corpus(config.data).part("weights")[: ROWS * 17].reshape(ROWS, 17).astype("int64"),
+            "fresh": True,
+        },
+    )
     gates = torch.full(state.model.alphas.shape, 0.25)
     running: list[int] = []
     state.model.register_forward_pre_hook(lambda *_: running.append(1))
@@ -142,10 +169,14 @@ def test_parts_hold_one_graph_at_a_time() -> None:
 def test_a_non_finite_part_spoils_the_step_and_its_memory() -> None:
     config = tiny(data__batch_size=ROWS, data__micro_batch_size=2, **MEMORY)
     settings = config.model.settings(256, config.data.seq_len)
-    state: TrainState = build_training(Architecture.from_pattern("sf", {**settings.to_mapping(), "task": settings.task}), config, 0, CPU)
+    state: TrainState = build_training(
+        Architecture.from_pattern("sf", {**settings.to_mapping(), "task": settings.task}), config, 0, CPU
+    )
     train_step(state, config, load_corpus(config.data), CPU, 0)
     before = {name: value.clone() for name, value in state.model.state_dict().items()}
-    state.model.register_forward_hook(lambda model, arguments, output: (output[0] * (math.nan if len(arguments[0]) == 1 else 1), output[1]))
+    state.model.register_forward_hook(
+        lambda model, arguments, output: (output[0] * (math.nan if len(arguments[0]) == 1 else 1), output[1])
+    )
     assert math.isnan(train_step(state, config, load_corpus(config.data), CPU, 0))  # the last part has one row
     assert state.bad_steps == 1 and state.memory is None
     assert_same(dict(state.model.state_dict()), before, rtol=0, atol=0)

@@ -5,15 +5,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_runs import BLOCKS, call, error_line, tiny, tiny_yaml
 
 from derive import Architecture
 from nas.memory import (
-    BYTES_A_PARAMETER, SAVED_BYTES, available_memory, check_disk, check_evaluation_memory, check_latency_memory, check_search_memory, check_training_memory,
+    BYTES_A_PARAMETER,
+    SAVED_BYTES,
+    available_memory,
+    check_disk,
+    check_evaluation_memory,
+    check_latency_memory,
+    check_search_memory,
+    check_training_memory,
     supernet_parameters,
-)  # fmt: skip
+)
 from supernet import Supernet
 from supernet.errors import SettingError
-from tiny_runs import BLOCKS, call, error_line, tiny, tiny_yaml
 
 CPU = torch.device("cpu")
 
@@ -31,7 +38,10 @@ def test_the_bound_counts_the_supernets_parameters() -> None:
     free = available_memory(CPU)
     processes = free // least + 1000
     check_search_memory(config, settings, CPU, 1)
-    with pytest.raises(SettingError, match=rf"^model.d_model: the search takes at least .*{processes} processes of {parameters:,} param"):
+    with pytest.raises(
+        SettingError,
+        match=rf"^model.d_model: the search takes at least .*{processes} processes of {parameters:,} param",
+    ):
         check_search_memory(config, settings, CPU, processes)
 
 
@@ -55,7 +65,9 @@ def test_the_largest_architecture_counts() -> None:
     small = Architecture.from_pattern("f", {"d_model": 8, "heads": 2})
     huge = Architecture.from_pattern("ff", {"d_model": 2**16, "heads": 2, "d_inner": 2**30}, name="huge")
     check_training_memory([small], config, CPU, 1)
-    with pytest.raises(SettingError, match="^model.d_model: training huge takes at least .* GiB .* are free; lower model.d_model"):
+    with pytest.raises(
+        SettingError, match="^model.d_model: training huge takes at least .* GiB .* are free; lower model.d_model"
+    ):
         check_training_memory([small, huge], config, CPU, 1)
 
 
@@ -77,16 +89,27 @@ def test_the_disk_must_hold_every_search_and_training(tmp_path: Path) -> None:
     config = tiny(model__d_model=64, model__d_inner=2**11, search__seeds=1000, retrain__seeds=3)
     settings = config.model.settings(256, 16)
     free = shutil.disk_usage(tmp_path).free
-    assert supernet_parameters(config, settings) * SAVED_BYTES * 2001 < free  # this one fits where the tests can run at all
+    # this one fits where the tests can run at all
+    assert supernet_parameters(config, settings) * SAVED_BYTES * 2001 < free
     check_disk(config, settings, [], tmp_path / "run" / "not made yet")
     huge = Architecture.from_pattern("ff", {"d_model": 2**16, "heads": 2, "d_inner": 2**30}, name="huge")
-    with pytest.raises(SettingError, match=f"^run.dir: checkpoints and weights take at least .* GiB are free in {tmp_path}; give another"):
+    with pytest.raises(
+        SettingError,
+        match=f"^run.dir: checkpoints and weights take at least .* GiB are free in {tmp_path}; give another",
+    ):
         check_disk(config, settings, [huge], tmp_path / "run" / "not made yet")
 
 
 def test_a_search_that_the_disk_cannot_hold_is_refused_before_it_writes(tmp_path: Path) -> None:
-    inner = shutil.disk_usage(tmp_path).free // (SAVED_BYTES * 2001 * 2 * 32 * 64) + 1  # the memory holds one search of that size
-    config = tiny_yaml(tmp_path / "tiny.yaml", model__d_model=64, model__d_inner=inner, model__layers=32, search__seeds=1000,
-                       search__blocks=["feed_forward", "identity"])  # fmt: skip
+    # the memory holds one search of that size
+    inner = shutil.disk_usage(tmp_path).free // (SAVED_BYTES * 2001 * 2 * 32 * 64) + 1
+    config = tiny_yaml(
+        tmp_path / "tiny.yaml",
+        model__d_model=64,
+        model__d_inner=inner,
+        model__layers=32,
+        search__seeds=1000,
+        search__blocks=["feed_forward", "identity"],
+    )
     line = error_line(call("search", "--config", config, "--run.dir", tmp_path / "run"))
     assert line.startswith("error: run.dir: checkpoints and weights take at least") and not (tmp_path / "run").exists()

@@ -174,7 +174,9 @@ def test_raw_wikitext_has_the_published_counts(tmp_path: Path, wikitext: Path) -
         assert corpus.size("test").words == 245_569 and corpus.size("test").characters == len(raw.decode())
     assert load_corpus(settings(name="wikitext-2", path=str(tmp_path))).part("test").tobytes() == raw
     (tmp_path / "wiki.test.raw").write_bytes(raw[:-9000])
-    with pytest.raises(UserError, match=r"data\.path: .*wiki\.test\.raw has 24\d,\d+ tokens; expected 245,569 .*raw-v1\.zip"):
+    with pytest.raises(
+        UserError, match=r"data\.path: .*wiki\.test\.raw has 24\d,\d+ tokens; expected 245,569 .*raw-v1\.zip"
+    ):
         load_corpus(settings(name="wikitext-2", path=str(tmp_path)))
 
 
@@ -197,7 +199,9 @@ def test_wikitext_from_parquet_is_that_of_the_token_files_to_the_byte(tmp_path: 
         find_source(settings(name="wikitext-2", path=str(tmp_path)))
 
 
-@pytest.mark.parametrize("name, archive", [("wikitext-103", "wikitext-103-v1.zip"), ("wikitext-2", "wikitext-2-v1.zip")])
+@pytest.mark.parametrize(
+    "name, archive", [("wikitext-103", "wikitext-103-v1.zip"), ("wikitext-2", "wikitext-2-v1.zip")]
+)
 def test_missing_wikitext_says_where_to_get_it(tmp_path: Path, name: str, archive: str) -> None:
     (tmp_path / "wiki.train.tokens").write_text("a\n")
     for path, reason in (
@@ -209,11 +213,22 @@ def test_missing_wikitext_says_where_to_get_it(tmp_path: Path, name: str, archiv
         with pytest.raises(UserError) as caught:
             find_source(settings(name=name, path=path and str(path)))
         raw = archive.replace("-v1", "-raw-v1")
-        for told in ("data.path: ", reason, "wiki.test.tokens", archive, "md5", "wiki.valid.raw", raw, "datasets/Salesforce/wikitext"):
+        for told in (
+            "data.path: ",
+            reason,
+            "wiki.test.tokens",
+            archive,
+            "md5",
+            "wiki.valid.raw",
+            raw,
+            "datasets/Salesforce/wikitext",
+        ):
             assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("path, reason", [(None, "needs a path"), ("", "needs a path"), ("no/such.txt", "does not exist")])
+@pytest.mark.parametrize(
+    "path, reason", [(None, "needs a path"), ("", "needs a path"), ("no/such.txt", "does not exist")]
+)
 def test_text_needs_a_file(path: str | None, reason: str) -> None:
     with pytest.raises(UserError, match=rf"data\.path: .*{reason}"):
         find_source(settings(path=path))

@@ -1,12 +1,14 @@
-"""Optimizers: every weight in one group, the schedule's exact values, and clipping of an optimizer's own parameters only."""
+"""Optimizers: every weight in one group, the schedule's exact values, and clipping of an optimizer's own parameters
+only."""
 
+import itertools
 import math
 
 import pytest
 import torch
+from tiny_runs import bench
 
 from nas.optimizers import build_adamw, learning_rate, norm_clipped, set_learning_rate, with_gradients
-from tiny_runs import bench
 
 
 def test_every_parameter_but_the_alphas_is_in_one_group() -> None:
@@ -23,7 +25,7 @@ def test_the_schedule() -> None:
     rates = [learning_rate(step, 100, floor=0.1) for step in range(100)]
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])  # a twentieth of the steps
     assert rates[5] == pytest.approx(1.0) and max(rates) <= 1.0
-    assert all(before > after for before, after in zip(rates[5:], rates[6:]))
+    assert all(before > after for before, after in itertools.pairwise(rates))
     assert rates[52] == pytest.approx(0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * 47 / 95)))
     assert learning_rate(100, 100, floor=0.1) == pytest.approx(0.1) and learning_rate(100, 100) == pytest.approx(0)
     assert learning_rate(0, 1) == 1.0  # a single step trains
@@ -36,7 +38,9 @@ def test_clipping_scales_its_own_parameters_together() -> None:
     mine.grad, third.grad, other.grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0]), torch.tensor([100.0, 0.0])
     norm = norm_clipped(with_gradients(optimizer), optimizer, torch.amp.GradScaler("cpu", enabled=False), 1.0)
     assert norm.item() == pytest.approx(5) and other.grad.tolist() == [100.0, 0.0]
-    assert mine.grad.tolist() == pytest.approx([0.6, 0.0], abs=1e-5) and third.grad.item() == pytest.approx(0.8, abs=1e-5)
+    assert mine.grad.tolist() == pytest.approx([0.6, 0.0], abs=1e-5) and third.grad.item() == pytest.approx(
+        0.8, abs=1e-5
+    )
     norm_clipped(with_gradients(optimizer), optimizer, torch.amp.GradScaler("cpu", enabled=False), 7.0)
     assert third.grad.item() == pytest.approx(0.8, abs=1e-5)  # below the limit nothing is scaled
 

@@ -7,14 +7,14 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_runs import tiny_values
 
 import search
-from nas.config import Config
-from nas.command_keys import SECTIONS
-from nas.options import config_from_values
 from derive.yaml_file import dump_yaml
+from nas.command_keys import SECTIONS
+from nas.config import Config
+from nas.options import config_from_values
 from supernet.errors import UserError
-from tiny_runs import tiny_values
 
 
 def parsed(*arguments: str, command: str = "run") -> Config:
@@ -59,15 +59,27 @@ ON_THE_COMMAND_LINE = [
     (["--search.budget", "2"], "search.budget: expected a value above 0 and at most 1, got 2"),
     (["--search.budget", "0"], "search.budget: expected a value above 0"),
     (["--search.temperature_end", "0"], "search.temperature_end: expected a value at least 0.001"),
-    (["--search.relaxation", "hard"], "search.relaxation: expected one of softmax, gumbel, gumbel_hard, sampled, got hard"),
+    (
+        ["--search.relaxation", "hard"],
+        "search.relaxation: expected one of softmax, gumbel, gumbel_hard, sampled, got hard",
+    ),
     (["--search.relaxation", "null"], "search.relaxation: expected one of"),
     (["--search.blocks", "self_attention"], "search.blocks: expected a list such as"),
     (["--search.blocks", "[self_attention,"], "search.blocks: expected a list such as"),
     (["--search.blocks", "[self_attention]"], "search.blocks: a search needs at least two candidates"),
     (["--search.blocks", "[]"], "search.blocks: a search needs at least two candidates"),
-    (["--search.blocks", "[identity, feed_forwrd]"], "search.blocks[1].block: unknown block 'feed_forwrd' (did you mean 'feed_forward'?)"),
-    (["--search.blocks", "[identity, {block: feed_forward, d_innr: 3}]"], "search.blocks[1].d_innr: unknown option (did you mean 'd_inner'?)"),
-    (["--search.blocks", "[identity, {block: self_attention, heads: 77}]"], "search.blocks[1].heads: 77 does not divide"),
+    (
+        ["--search.blocks", "[identity, feed_forwrd]"],
+        "search.blocks[1].block: unknown block 'feed_forwrd' (did you mean 'feed_forward'?)",
+    ),
+    (
+        ["--search.blocks", "[identity, {block: feed_forward, d_innr: 3}]"],
+        "search.blocks[1].d_innr: unknown option (did you mean 'd_inner'?)",
+    ),
+    (
+        ["--search.blocks", "[identity, {block: self_attention, heads: 77}]"],
+        "search.blocks[1].heads: 77 does not divide",
+    ),
     (["--search.blocks", "[identity, identity]"], "search.blocks[1]: identity is already a candidate"),
     (["--search", "3"], "search: expected keys with values"),
     (["--run.compile", "maybe"], "run.compile: expected true or false, got maybe"),
@@ -89,13 +101,13 @@ ON_THE_COMMAND_LINE = [
     (["--config", ""], "config: expected a file"),
     (["--config", "none.yaml"], "none.yaml: No such file"),
     (["--print_config=x"], "print_config"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), ON_THE_COMMAND_LINE, ids=lambda value: str(value)[:40])
 def test_a_mistake_on_the_command_line(arguments: list[str], wanted: str) -> None:
     message = mistake(*arguments)
-    assert message.startswith(wanted) or wanted in ("not UTF-8", "print_config") and wanted in message
+    assert message.startswith(wanted) or (wanted in ("not UTF-8", "print_config") and wanted in message)
 
 
 IN_YAML = [
@@ -136,48 +148,74 @@ def test_a_mistake_in_yaml_names_the_file_too(tmp_path: Path, text: str | bytes,
 
 
 def test_values_out_of_range_in_yaml_name_the_key(tmp_path: Path) -> None:
-    assert mistake("--config", str(written(tmp_path, "search:\n  weight_lr: .nan"))).startswith("search.weight_lr: expected a value")
-    assert mistake("--config", str(written(tmp_path, "run:\n  seed: -1"))).startswith("run.seed: expected a value at least 0")
+    assert mistake("--config", str(written(tmp_path, "search:\n  weight_lr: .nan"))).startswith(
+        "search.weight_lr: expected a value"
+    )
+    assert mistake("--config", str(written(tmp_path, "run:\n  seed: -1"))).startswith(
+        "run.seed: expected a value at least 0"
+    )
 
 
 def test_keys_of_other_commands_are_told_apart_from_unknown_ones() -> None:
-    assert mistake("par", "--search.steps", "3", command="show").startswith("search.steps: this command does not take it")
+    assert mistake("par", "--search.steps", "3", command="show").startswith(
+        "search.steps: this command does not take it"
+    )
     assert mistake("x", "--data.split", "3", command="evaluate") == "data.split: expected one of held_out, test, got 3"
     assert mistake("--data.split", "test").startswith("data.split: unknown key")
-    assert mistake("par", "--format", "xml", command="show") == "format: expected one of text, json, pattern, tuple, got xml"
-    for key, value, words in (("tokens", "1.5", "an integer, got 1.5"), ("temperature", "hot", "a number, got hot"), ("top_k", "x", "an integer or null, got x")):
+    assert (
+        mistake("par", "--format", "xml", command="show")
+        == "format: expected one of text, json, pattern, tuple, got xml"
+    )
+    for key, value, words in (
+        ("tokens", "1.5", "an integer, got 1.5"),
+        ("temperature", "hot", "a number, got hot"),
+        ("top_k", "x", "an integer or null, got x"),
+    ):
         assert mistake("x", f"--{key}", value, command="generate") == f"{key}: expected {words}"
     assert mistake("x", "--prompt", "y", command="evaluate").startswith("prompt: unknown key")
-    assert mistake(command="show").startswith("ARCH: is missing") and mistake(command="derive").startswith("RUN: is missing")
+    assert mistake(command="show").startswith("ARCH: is missing") and mistake(command="derive").startswith(
+        "RUN: is missing"
+    )
 
 
 @pytest.mark.parametrize("command", ["evaluate", "generate"])
 def test_keys_that_a_command_does_not_read_are_refused_and_in_a_file_read_over(tmp_path: Path, command: str) -> None:
-    read = {"run": {"device", "precision", "deterministic"}, "data": {"name", "path", "tokens", "eval_memory_len", "eval_clamp_len"}}
+    read = {
+        "run": {"device", "precision", "deterministic"},
+        "data": {"name", "path", "tokens", "eval_memory_len", "eval_clamp_len"},
+    }
     if command == "evaluate":
         read["data"] |= {"seq_len", "eval_seq_len"}
     else:
         read["run"].add("seed")
     for section, known in read.items():
         for field in dataclasses.fields(SECTIONS[section]):
-            key, value = f"{section}.{field.name}", str(getattr(getattr(Config(), section), field.name)).lower().replace("none", "null")
+            key, value = (
+                f"{section}.{field.name}",
+                str(getattr(getattr(Config(), section), field.name)).lower().replace("none", "null"),
+            )
             if field.name in known:
                 search.parse(command, ["x", f"--{key}={value}"])
             else:
                 for given in ([f"--{key}={value}"], [f"--{section}", f"{{{field.name}: {value}}}"]):
                     assert mistake("x", *given, command=command).startswith(f"{key}: this command does not take it")
-    path = written(tmp_path, "run:\n  seed: 5\n  log_every: 7\ndata:\n  name: text\n  micro_batch_size: 2\n  seq_len: 9")
+    path = written(
+        tmp_path, "run:\n  seed: 5\n  log_every: 7\ndata:\n  name: text\n  micro_batch_size: 2\n  seq_len: 9"
+    )
     config = parsed("x", "--config", str(path), "--data.tokens", "chars", command=command)
     assert (config.run.seed, config.run.log_every, config.data.micro_batch_size, config.data.seq_len) == (5, 7, 2, 9)
     assert (config.data.name, config.data.tokens) == ("text", "chars")
 
 
 def test_prompts_that_cannot_be_read_are_named_as_prompts() -> None:
-    for given in (["--prompt", "a\udcff"], ["--prompt=a\udcff"], ["--prompt", "--\udcff"]):
-        assert mistake("x", *given, command="generate").startswith("prompt: expected text in UTF-8, got ")
-    assert mistake("\udcff", "--prompt", "x", command="generate") == "\\udcff: not UTF-8; rename the file or give another value"
-    for given in (["--prompt", "-x"], ["--prompt"], ["--prompt", "--tokens", "3"]):
-        message = mistake("x", *given, command="generate")
+    for words in (["--prompt", "a\udcff"], ["--prompt=a\udcff"], ["--prompt", "--\udcff"]):
+        assert mistake("x", *words, command="generate").startswith("prompt: expected text in UTF-8, got ")
+    assert (
+        mistake("\udcff", "--prompt", "x", command="generate")
+        == "\\udcff: not UTF-8; rename the file or give another value"
+    )
+    for words in (["--prompt", "-x"], ["--prompt"], ["--prompt", "--tokens", "3"]):
+        message = mistake("x", *words, command="generate")
         assert message == "prompt: expected text, got nothing; text that begins with - is given as --prompt=-x"
     assert search.parse("generate", ["x", "--prompt=-x"])[1].prompt == "-x"
 
@@ -221,10 +259,20 @@ def test_text_that_looks_like_something_else_stays_text() -> None:
 
 
 ODD = {
-    "run__dir": "3e-4", "search__weight_lr": 3e-5, "search__budget": None, "retrain__against": ["(sf)x2", "no", "ffff"],
-    "search__blocks": ["self_attention[heads=1]", {"block": "mixture_synthesizer", "parts": ["dense", "random"]}, "feed_forward"],
-    "derive__rules": [{"block": "feed_forward", "at_most": 3}], "data__path": None, "latency__batch_size": 3, "latency__of": "training",
-}  # fmt: skip
+    "run__dir": "3e-4",
+    "search__weight_lr": 3e-5,
+    "search__budget": None,
+    "retrain__against": ["(sf)x2", "no", "ffff"],
+    "search__blocks": [
+        "self_attention[heads=1]",
+        {"block": "mixture_synthesizer", "parts": ["dense", "random"]},
+        "feed_forward",
+    ],
+    "derive__rules": [{"block": "feed_forward", "at_most": 3}],
+    "data__path": None,
+    "latency__batch_size": 3,
+    "latency__of": "training",
+}
 
 
 def test_print_config_is_valid_input_and_equal(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -235,10 +283,18 @@ def test_print_config_is_valid_input_and_equal(tmp_path: Path, capsys: pytest.Ca
     path.write_text(printed, encoding="utf-8")
     config = parsed("--config", str(path))
     assert config == parsed("--config", str(given), "--run.seed", "7")
-    assert (config.run.dir, config.search.weight_lr, config.search.blocks[1]["parts"]) == ("3e-4", 3e-5, ["dense", "random"])
+    assert (config.run.dir, config.search.weight_lr, config.search.blocks[1]["parts"]) == (
+        "3e-4",
+        3e-5,
+        ["dense", "random"],
+    )
     search.parse("run", ["--config", str(path), "--print_config"])
     assert capsys.readouterr().out == printed
-    assert set(yaml.safe_load(printed)) == set(search.ALL) == {field.name for field in dataclasses.fields(Config)} - {"sweep"}
+    assert (
+        set(yaml.safe_load(printed))
+        == set(search.ALL)
+        == {field.name for field in dataclasses.fields(Config)} - {"sweep"}
+    )
 
 
 def test_print_config_prints_no_configuration_that_would_be_refused(capsys: pytest.CaptureFixture) -> None:
@@ -267,7 +323,14 @@ def test_every_key_has_a_line_of_help(capsys: pytest.CaptureFixture) -> None:
     assert all(key in text for key in keys) and text.count("(type: ") >= len(keys)
 
 
-VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers() | st.text(max_size=3), max_size=2)
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.lists(st.integers() | st.text(max_size=3), max_size=2)
+)
 KEYS = [(section, field.name) for section, kind in SECTIONS.items() for field in dataclasses.fields(kind)]
 
 
@@ -280,6 +343,8 @@ def test_any_value_is_valid_or_refused_by_its_key(key: tuple[str, str], value: o
         config.check()
     except UserError as error:
         message = str(error)
-        assert "\n" not in message and (f"{section}.{name}" in message or name in ("max_len", "steps", "warmup_steps", "d_model"))
+        assert "\n" not in message and (
+            f"{section}.{name}" in message or name in ("max_len", "steps", "warmup_steps", "d_model")
+        )
     else:
         config.to_yaml().encode("utf-8")

@@ -1,4 +1,5 @@
-"""Texts of one's own: a folder is read whole and in order, its split as its names say, and what is ambiguous is refused."""
+"""Texts of one's own: a folder is read whole and in order, its split as its names say, and what is ambiguous is
+refused."""
 
 import json
 from pathlib import Path
@@ -33,7 +34,13 @@ def whole(corpus: Corpus) -> str:
 
 
 def test_a_folder_is_its_files_in_order(tmp_path: Path) -> None:
-    contents = {"b.txt": "second " * 20, "a/z.txt": "first " * 20, "c/d/e.txt": "fourth " * 20, "b.txt.bak": "no", "c.jsonl": '{"text": "third"}'}
+    contents = {
+        "b.txt": "second " * 20,
+        "a/z.txt": "first " * 20,
+        "c/d/e.txt": "fourth " * 20,
+        "b.txt.bak": "no",
+        "c.jsonl": '{"text": "third"}',
+    }
     corpus = load_corpus(settings(write(tmp_path / "mine", contents)))
     assert whole(corpus) == "first " * 20 + "second " * 20 + "fourth " * 20 + "third\n"
     assert corpus.file == "mine: 4 files" and corpus.to_json()["bytes"] == len(whole(corpus))
@@ -62,10 +69,14 @@ def test_train_valid_and_test_give_the_split(tmp_path: Path, ending: str) -> Non
     assert set(corpus.symbols) == {"<eos>", "a", "b", "<unk>"}
 
 
-@pytest.mark.parametrize("names, reason", [
-    (["train.txt", "test.txt"], "neither valid.txt nor valid.jsonl"), (["test.jsonl", "other.txt"], "neither train.txt nor train.jsonl"),
-    (["train.txt", "train.jsonl", "valid.txt", "test.txt"], "both train.txt and train.jsonl"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "names, reason",
+    [
+        (["train.txt", "test.txt"], "neither valid.txt nor valid.jsonl"),
+        (["test.jsonl", "other.txt"], "neither train.txt nor train.jsonl"),
+        (["train.txt", "train.jsonl", "valid.txt", "test.txt"], "both train.txt and train.jsonl"),
+    ],
+)
 def test_half_a_split_is_refused(tmp_path: Path, names: list[str], reason: str) -> None:
     write(tmp_path, dict.fromkeys(names, '{"text": "a"}'))
     with pytest.raises(UserError, match=rf"data\.path: .*has {reason}; expected one file each") as caught:
@@ -94,16 +105,28 @@ def numbers(folder: Path, **parts: list[int]) -> Path:
 def test_nanogpt_files_are_split_as_they_are_named(tmp_path: Path) -> None:
     numbers(tmp_path, train=[*range(100)], val=[*range(11)])
     nanogpt = settings(tmp_path, name="nanogpt", tokens="numbers")
-    assert load_corpus(nanogpt).parts == {"weights": (0, 80), "alphas": (80, 100), "held_out": (100, 105), "test": (105, 111)}
+    assert load_corpus(nanogpt).parts == {
+        "weights": (0, 80),
+        "alphas": (80, 100),
+        "held_out": (100, 105),
+        "test": (105, 111),
+    }
     numbers(tmp_path, test=[*range(7)])
-    assert load_corpus(nanogpt).parts == {"weights": (0, 80), "alphas": (80, 100), "held_out": (100, 111), "test": (111, 118)}
+    assert load_corpus(nanogpt).parts == {
+        "weights": (0, 80),
+        "alphas": (80, 100),
+        "held_out": (100, 111),
+        "test": (111, 118),
+    }
 
 
 def test_nanogpt_files_that_are_none_are_refused(tmp_path: Path) -> None:
     nanogpt = settings(tmp_path, name="nanogpt", tokens="numbers")
     numbers(tmp_path, train=[1] * 99)
     for path in (tmp_path, tmp_path / "train.bin"):
-        with pytest.raises(UserError, match=r"data\.path: .*\.bin does not exist; expected a folder with train\.bin and val\.bin"):
+        with pytest.raises(
+            UserError, match=r"data\.path: .*\.bin does not exist; expected a folder with train\.bin and val\.bin"
+        ):
             find_source(settings(path, name="nanogpt"))
     (tmp_path / "val.bin").write_bytes(b"odd")
     with pytest.raises(UserError, match=r"data\.path: .*val\.bin has 3 bytes, an odd number"):

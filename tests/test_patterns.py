@@ -113,7 +113,9 @@ def test_positions_are_as_many_as_the_rule_says_and_inside(layers: int, cut: flo
     assert all(0 <= position < layers for position in positions)
 
 
-@pytest.mark.parametrize(("cut", "ratio", "key"), [(0, 5, "cut"), (1.1, 5, "cut"), (0.5, 0.9, "ratio"), (0.5, True, "ratio")])
+@pytest.mark.parametrize(
+    ("cut", "ratio", "key"), [(0, 5, "cut"), (1.1, 5, "cut"), (0.5, 0.9, "ratio"), (0.5, True, "ratio")]
+)
 def test_rule_refuses_what_it_cannot_mean(cut: float, ratio: float, key: str) -> None:
     with pytest.raises(SettingError, match=f"derive.{key}"):
         par_positions(12, cut, ratio)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_runs import call, error_line, tiny, tiny_yaml
 
 from derive import Architecture, build
 from nas import pipeline
@@ -17,7 +18,6 @@ from nas.data import load_corpus
 from nas.pipeline import page_follows, retrain_stage, search_finished
 from nas.run_folder import open_run_folder
 from nas.stop import StopFlag
-from tiny_runs import call, error_line, tiny, tiny_yaml
 
 
 def results(run: Path) -> dict[str, dict]:
@@ -31,7 +31,18 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = {**tiny().model.settings(256, 16).to_mapping(), "d_model": 12, "d_inner": 6}
     Architecture.from_pattern("rfi", model, name="from-file").save(home / "mine.json")
     config = tiny_yaml(home / "tiny.yaml", model__layers=4)
-    done = call("retrain", "(sf)x2", "par", home / "mine.json", "--config", config, "--run.dir", home / "run", "--retrain.seeds", 2)
+    done = call(
+        "retrain",
+        "(sf)x2",
+        "par",
+        home / "mine.json",
+        "--config",
+        config,
+        "--run.dir",
+        home / "run",
+        "--retrain.seeds",
+        2,
+    )
     assert done.returncode == 0, done.stderr
     (home / "stdout").write_text(done.stdout)
     return home / "run"
@@ -50,11 +61,22 @@ def test_retrain_takes_a_pattern_a_preset_and_a_file(trained: Path) -> None:
 
 def test_the_comparison_is_as_the_contract_has_it(trained: Path) -> None:
     rows = json.loads((trained / "comparison.json").read_text())
-    wanted = ["name", "seed", "pattern", "parameters", "flops_per_token", "latency_ms", "steps", "held_out_loss", "perplexity", "bits_per_character"]
+    wanted = [
+        "name",
+        "seed",
+        "pattern",
+        "parameters",
+        "flops_per_token",
+        "latency_ms",
+        "steps",
+        "held_out_loss",
+        "perplexity",
+        "bits_per_character",
+    ]
     assert len(rows) == 8 and all(list(row)[:10] == wanted for row in rows)
     header, *lines = (trained / "comparison.csv").read_text().splitlines()
     assert header.split(",") == list(rows[0]) and len(lines) == 8
-    for row, line in zip(rows, lines):
+    for row, line in zip(rows, lines, strict=True):
         assert [str(value) for value in row.values()] == line.split(",")
     for row in rows:
         arch = Architecture.load(trained / "retrain" / row["name"] / f"seed-{row['seed']}" / "architecture.json")
@@ -75,7 +97,11 @@ def test_the_kept_weights_give_the_loss_of_the_comparison(trained: Path) -> None
         with torch.no_grad():
             for batch in evaluation_batches(corpus, "held_out", seq_len=16, batch_size=8, limit=512):
                 tokens = torch.from_numpy(batch)
-                losses.append(torch.nn.functional.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).item())
+                losses.append(
+                    torch.nn.functional.cross_entropy(
+                        model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+                    ).item()
+                )
         assert np.mean(losses) == pytest.approx(row["held_out_loss"], abs=1e-5)
 
 
@@ -96,7 +122,9 @@ def test_a_finished_retraining_is_left_as_it_is_but_a_new_name_is_trained(traine
     same = ("--config", config, "--run.dir", trained, "--retrain.seeds", 2, "--run.resume", "true")
     before = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file() and path.name != ".lock"}
     assert call("retrain", "(sf)x2", "par", trained.parent / "mine.json", *same).returncode == 0
-    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file() and path.name != ".lock"} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file() and path.name != ".lock"
+    } == before
     assert call("retrain", "ff", *same).returncode == 0
     assert "ff" in results(trained) and (trained / "retrain" / "ff" / "seed-1" / "result.json").exists()
 
@@ -104,10 +132,14 @@ def test_a_finished_retraining_is_left_as_it_is_but_a_new_name_is_trained(traine
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["zz"], "ARCH: 'zz'"), (["sf", "none.json"], "none.json"), (["par-base"], "vocab_size"), ([], "ARCH"),
-        (["sf", "--retrain.against", "[zz]"], "retrain.against"), (["sf", "--model.heads", "3"], "model.heads"),
+        (["zz"], "ARCH: 'zz'"),
+        (["sf", "none.json"], "none.json"),
+        (["par-base"], "vocab_size"),
+        ([], "ARCH"),
+        (["sf", "--retrain.against", "[zz]"], "retrain.against"),
+        (["sf", "--model.heads", "3"], "model.heads"),
     ],
-)  # fmt: skip
+)
 def test_retrain_refuses_before_it_writes(tmp_path: Path, arguments: list[str], words: str) -> None:
     config = tiny_yaml(tmp_path / "tiny.yaml")
     assert words in error_line(call("retrain", *arguments, "--config", config, "--run.dir", tmp_path / "run"))
@@ -146,9 +178,18 @@ def test_finished_trainings_are_not_repeated(tmp_path: Path, capsys: pytest.Capt
     assert (home / "model.safetensors").stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("command, at", ((["run"], "halving_stage"), (["run"], "draw_pictures"), (["search"], "draw_pictures"),
-                                         (["retrain", "sf"], "compare_stage")))  # fmt: skip
-def test_a_run_whose_folder_goes_ends_with_an_error(command: list[str], at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "command, at",
+    (
+        (["run"], "halving_stage"),
+        (["run"], "draw_pictures"),
+        (["search"], "draw_pictures"),
+        (["retrain", "sf"], "compare_stage"),
+    ),
+)
+def test_a_run_whose_folder_goes_ends_with_an_error(
+    command: list[str], at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stages make folders anew, so that it would end as if all were there."""
     stage, run = getattr(pipeline, at), tmp_path / "run"
 
@@ -161,13 +202,20 @@ def test_a_run_whose_folder_goes_ends_with_an_error(command: list[str], at: str,
     config = tiny_yaml(tmp_path / "tiny.yaml")
     done = call(*command, "--config", config, "--run.dir", run)
     assert done.returncode == 3 and "Traceback" not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"error: {run}: the run folder was removed or moved away while the run went on; move it back")
+    assert done.stderr.splitlines()[-1].startswith(
+        f"error: {run}: the run folder was removed or moved away while the run went on; move it back"
+    )
 
 
 @pytest.mark.parametrize("command", [["search"], ["retrain", "sf"]])
 def test_rows_that_go_on_must_fit_before_anything_is_written(tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "short.txt").write_bytes(b"some text " * 400)
-    config = tiny_yaml(tmp_path / "tiny.yaml", data__name="text", data__path=str(tmp_path / "short.txt"), data__order="contiguous",
-                       data__batch_size=500)  # fmt: skip
+    config = tiny_yaml(
+        tmp_path / "tiny.yaml",
+        data__name="text",
+        data__path=str(tmp_path / "short.txt"),
+        data__order="contiguous",
+        data__batch_size=500,
+    )
     line = error_line(call(*command, "--config", config, "--run.dir", tmp_path / "run"))
     assert "data.batch_size: 500 rows of 16 tokens that go on need 8,001" in line and not (tmp_path / "run").exists()

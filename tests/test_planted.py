@@ -9,6 +9,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import planted
+
 from derive import Architecture
 
 
@@ -20,7 +21,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def share_told_by(text: np.ndarray, context: np.ndarray) -> float:
     """How often the next byte is the likeliest one after its context."""
     table: dict[int, np.ndarray] = {}
-    for seen, byte in zip(context.tolist(), text.tolist()):
+    for seen, byte in zip(context.tolist(), text.tolist(), strict=True):
         table.setdefault(seen, np.zeros(256, dtype=int))[byte] += 1
     return sum(counts.max() for counts in table.values()) / len(text)
 
@@ -46,10 +47,15 @@ def test_recall_answers_with_the_value_that_its_sequence_gave_the_key() -> None:
     assert len(set(keys)) > 500  # fresh ones in each sequence
 
 
-@pytest.mark.parametrize(("name", "yes", "no"), [
-    ("current", ["fffi", "iifi"], ["rfii", "iiii", "sfff"]), ("behind", ["rrif", "iiri"], ["srii", "ffff"]),
-    ("two", ["rfii", "isif"], ["frri", "ffff"]), ("recall", ["isff"], ["rrff"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "yes", "no"),
+    [
+        ("current", ["fffi", "iifi"], ["rfii", "iiii", "sfff"]),
+        ("behind", ["rrif", "iiri"], ["srii", "ffff"]),
+        ("two", ["rfii", "isif"], ["frri", "ffff"]),
+        ("recall", ["isff"], ["rrff"]),
+    ],
+)
 def test_answers(name: str, yes: list[str], no: list[str]) -> None:
     right = planted.CORPORA[name].right
     assert all(right(pattern, True) for pattern in yes) and not any(right(pattern, True) for pattern in no)
@@ -59,5 +65,8 @@ def test_answers(name: str, yes: list[str], no: list[str]) -> None:
 def test_the_budget_of_current_has_room_for_feed_forward_and_for_no_map(tmp_path: Path) -> None:
     config = planted.configuration("current", tmp_path)
     model = config.model.settings(256, config.data.seq_len)
-    costs = {pattern: Architecture.from_pattern(pattern, model).relative_flops(config.data.seq_len) for pattern in ("ffii", "riii", "siii")}
+    costs = {
+        pattern: Architecture.from_pattern(pattern, model).relative_flops(config.data.seq_len)
+        for pattern in ("ffii", "riii", "siii")
+    }
     assert costs["ffii"] <= config.search.budget < min(costs["riii"], costs["siii"])

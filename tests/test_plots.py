@@ -1,4 +1,5 @@
-"""What the pictures show: the data in the artists equal the files, words do not overlap, files are the same every time."""
+"""What the pictures show: the data in the artists equal the files, words do not overlap, files are the same every
+time."""
 
 import dataclasses
 import math
@@ -54,7 +55,9 @@ def line(axes, label):
 
 @pytest.mark.parametrize(("layers", "candidates", "seeds"), [(1, 2, 1), (4, 12, 3), (12, 9, 1), (64, 12, 1)])
 def test_no_words_overlap_or_are_cut_off(tmp_path, layers, candidates, seeds):
-    folder = build_run(tmp_path / "run", layers=layers, candidates=candidates, steps=6, seeds=seeds, retrain_seeds=seeds)
+    folder = build_run(
+        tmp_path / "run", layers=layers, candidates=candidates, steps=6, seeds=seeds, retrain_seeds=seeds
+    )
     if layers in (4, 12):
         add_checkpoint(folder if seeds == 1 else folder / "seed-0", layers, candidates)
         add_sweep(folder)
@@ -93,7 +96,9 @@ def test_heat_map_shows_the_last_probabilities_in_the_palettes_order(run):
     order = [run.candidates.index(label) for label in palette.labels if label in run.candidates]
     assert np.array_equal(axes.collections[0].get_array(), run.search.final[:, order].T)
     outlined = {
-        (round(p.get_x() + 0.5), round(p.get_y() + 0.5)) for p in axes.patches if isinstance(p, Rectangle) and not p.get_fill()
+        (round(p.get_x() + 0.5), round(p.get_y() + 0.5))
+        for p in axes.patches
+        if isinstance(p, Rectangle) and not p.get_fill()
     }
     assert outlined == {(layer, row) for layer, row in enumerate(run.search.final[:, order].argmax(axis=1))}
     assert f"{run.search.final[2, order[1]]:.2f}"[1:] == words(axes)[1 * 6 + 2]
@@ -111,7 +116,9 @@ def test_stacked_bars_add_up_to_one_and_show_each_seed(parent):
     axes = draw(parent, "stacked").axes[0]
     bars = [patch for container in axes.containers for patch in container]
     assert len(bars) == 3 * 6 * 5
-    by_label = {container.get_label(): container for container in axes.containers if not container.get_label().startswith("_")}
+    by_label = {
+        container.get_label(): container for container in axes.containers if not container.get_label().startswith("_")
+    }
     for place, label in enumerate(parent.candidates):
         assert np.allclose([bar.get_height() for bar in by_label[label]], parent.final()[0][:, place])
         assert to_hex(by_label[label][0].get_facecolor()).upper() == COLORS[label]
@@ -122,9 +129,13 @@ def test_stacked_bars_add_up_to_one_and_show_each_seed(parent):
 
 
 def test_sampled_layouts_show_no_temperature_that_was_not_used(run):
-    sampled = dataclasses.replace(run, config={**run.config, "search": {**run.config.get("search", {}), "relaxation": "sampled"}})
+    sampled = dataclasses.replace(
+        run, config={**run.config, "search": {**run.config.get("search", {}), "relaxation": "sampled"}}
+    )
     temperature, *panels = draw(sampled, "trajectories").axes
-    assert not temperature.get_lines() and "temperature 1 throughout" in temperature.texts[0].get_text().replace("\n", " ")
+    assert not temperature.get_lines() and "temperature 1 throughout" in temperature.texts[0].get_text().replace(
+        "\n", " "
+    )
     assert len(panels) == 6
 
 
@@ -191,7 +202,9 @@ def test_layouts_show_derived_beside_baselines_in_the_blocks_colours(run):
     assert [one.name for one in found if one.best] == [run.architectures["best"]["name"]]
     rows = {row["name"]: row for row in run.comparison}
     axes = draw(run, "layouts").axes[0]
-    cells = {(round(c.get_x() + 0.47), round(c.get_y() + 0.33)): to_hex(c.get_facecolor()).upper() for c in axes.patches}
+    cells = {
+        (round(c.get_x() + 0.47), round(c.get_y() + 0.33)): to_hex(c.get_facecolor()).upper() for c in axes.patches
+    }
     for row, one in enumerate(found):
         assert one.pattern == rows[one.name]["pattern"]
         assert math.isclose(one.relative_cost, rows[one.name]["relative_flops"])
@@ -223,7 +236,9 @@ def test_cost_against_loss_shows_means_intervals_and_the_front(run):
     beaten = [
         one
         for one in found
-        if any(o.flops <= one.flops and o.loss < one.loss or o.flops < one.flops and o.loss <= one.loss for o in found)
+        if any(
+            (o.flops <= one.flops and o.loss < one.loss) or (o.flops < one.flops and o.loss <= one.loss) for o in found
+        )
     ]
     assert {one.name for one in front} == {one.name for one in found} - {one.name for one in beaten}
 
@@ -302,7 +317,9 @@ def test_weights_of_the_checkpoint_are_shown_by_kind_and_layer(tmp_path):
 def test_files_are_the_same_bytes_every_time_and_bear_no_date(tmp_path):
     folder = build_run(tmp_path / "run", layers=2, candidates=2, steps=3, retrain_seeds=1)
     names = {path.name for path in draw_all(folder)}
-    assert {f"{name}.{kind}" for name in ("heat_map", "trajectories", "layouts", "losses") for kind in ("png", "svg")} <= names
+    assert {
+        f"{name}.{kind}" for name in ("heat_map", "trajectories", "layouts", "losses") for kind in ("png", "svg")
+    } <= names
     first = {path.name: path.read_bytes() for path in (folder / "plots").iterdir()}
     assert {path.name: path.read_bytes() for path in draw_all(folder)} == first == {name: first[name] for name in names}
     assert first["heat_map.png"][:8] == b"\x89PNG\r\n\x1a\n" and b"<dc:date>" not in first["heat_map.svg"]
@@ -314,9 +331,9 @@ def test_a_picture_without_data_is_removed_and_says_why_when_asked_for(tmp_path)
     (folder / "plots" / "cost_against_loss.png").write_bytes(b"old")
     assert "cost_against_loss.png" not in {path.name for path in draw_all(folder)}
     assert not (folder / "plots" / "cost_against_loss.png").exists()
-    assert "No architecture has been retrained" in words(draw(Run.load(folder), "cost_against_loss").axes[0])[0].replace(
-        "\n", " "
-    )
+    assert "No architecture has been retrained" in words(draw(Run.load(folder), "cost_against_loss").axes[0])[
+        0
+    ].replace("\n", " ")
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -360,11 +377,14 @@ def test_costs_that_are_not_known_are_said_to_be(tmp_path):
 
 def test_drawing_needs_neither_pyplot_nor_torch(folder):
     code = (
-        "import sys; from nas.plots import draw; from nas.run_files import Run; draw(Run.load(sys.argv[1]), 'heat_map');"
+        "import sys; from nas.plots import draw; from nas.run_files import Run; draw(Run.load(sys.argv[1]), "
+        "'heat_map');"
         "print(*(name for name in ('torch', 'matplotlib.pyplot') if name in sys.modules))"
     )
     root = Path(__file__).parents[1]
-    done = subprocess.run([sys.executable, "-c", code, str(folder)], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], cwd=root, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 

@@ -1,12 +1,12 @@
 """What would fail after hours is refused before anything is written."""
 
 import pytest
+from tiny_runs import tiny
 
 from derive import Architecture
 from nas.data import load_corpus
 from nas.preflight import check_derivable, check_run
 from supernet.errors import UserError
-from tiny_runs import tiny
 
 
 def check(**changes: object) -> list[Architecture]:
@@ -27,9 +27,15 @@ def test_what_is_trained_beside_is_returned() -> None:
         ({"retrain__against": ["par-base"]}, "par-base: model.vocab_size is 267735"),
         ({"retrain__against": ["sfz"]}, "^retrain.against: 'sfz'"),
         ({"derive__rules": [{"block": "no_such", "at_most": 1}]}, r"^derive.rules\[0\].block: unknown block 'no_such'"),
-        ({"derive__rules": [{"block": "identity", "at_most": 1}, {"blok": "identity"}]}, r"^derive.rules\[1\].blok: unknown key"),
+        (
+            {"derive__rules": [{"block": "identity", "at_most": 1}, {"blok": "identity"}]},
+            r"^derive.rules\[1\].blok: unknown key",
+        ),
         ({"search__blocks": ["self_attention", "feed_forward"]}, "budget: 0.3 cannot be met.* 0.[0-9]{3}"),
-        ({"search__blocks": ["self_attention", "feed_forward"], "search__cost": "parameters"}, "budget: 0.3 cannot be met"),
+        (
+            {"search__blocks": ["self_attention", "feed_forward"], "search__cost": "parameters"},
+            "budget: 0.3 cannot be met",
+        ),
         ({"derive__budget": 0.1, "derive__rules": [{"block": "self_attention", "at_least": 2}]}, "cannot be met"),
     ],
 )

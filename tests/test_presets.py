@@ -33,7 +33,8 @@ def test_every_published_layout_is_golden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"), [("transformer-xl-base", 191_950_298), ("par-base", 199_840_218), ("sandwich-base", 191_950_298)]
+    ("name", "parameters"),
+    [("transformer-xl-base", 191_950_298), ("par-base", 199_840_218), ("sandwich-base", 191_950_298)],
 )
 def test_published_sizes(name: str, parameters: int) -> None:
     preset = Architecture.preset(name)

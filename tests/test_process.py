@@ -1,4 +1,5 @@
-"""Processes: device and precision chosen or refused, seeds, and jobs side by side that fail, stop and die as they should."""
+"""Processes: device and precision chosen or refused, seeds, and jobs side by side that fail, stop and die as they
+should."""
 
 import dataclasses
 import os
@@ -10,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_runs import CPU, ROOT, environment
 
 from nas.config import RunConfig
-from nas.machine import choose_machine
+from nas.machine import Machine, choose_machine
 from nas.process import count_cores, count_workers, generator_from, run_jobs, seed_dropout, seed_from
 from nas.stop import StopFlag
 from supernet.errors import RunFailed, SettingError, UserError
-from tiny_runs import CPU, ROOT, environment
 
 
 def write_job(folder: Path, name: str, text: str, *, slot: int, stop: StopFlag) -> None:
@@ -39,7 +40,10 @@ def failing_job(kind: str, folder: Path, *, slot: int, stop: StopFlag) -> None:
 
 
 def test_dropout_is_drawn_as_after_torchs_own_seeding_and_apart_for_each_process() -> None:
-    draw = lambda machine: (seed_dropout(machine, 1, "dropout", 7), torch.rand(3).tolist())[1]
+    def draw(machine: Machine) -> list[float]:
+        seed_dropout(machine, 1, "dropout", 7)
+        return torch.rand(3).tolist()
+
     torch.manual_seed(seed_from(1, "dropout", 7))
     assert torch.rand(3).tolist() == draw(CPU) != draw(dataclasses.replace(CPU, rank=1))
 
@@ -59,7 +63,12 @@ def test_one_worker_runs_here_and_several_elsewhere(tmp_path: Path) -> None:
     ("kind", "error", "message"),
     [
         ("user", UserError, "^model.heads: no\ngood$"),
-        ("killed", RunFailed, "^a worker process was killed by signal 9; its last checkpoint is kept; when memory is short, set run.workers"),
+        (
+            "killed",
+            RunFailed,
+            "^a worker process was killed by signal 9; its last checkpoint is kept; when memory is short, set "
+            "run.workers",
+        ),
     ],
 )
 def test_a_failing_job_stops_the_others_and_says_why_once(
@@ -90,7 +99,9 @@ def start_parent(folder: Path) -> subprocess.Popen:
     """A process with two workers that wait to be stopped."""
     script = folder / "parent.py"
     script.write_text(SCRIPT.format(paths=[str(ROOT), str(ROOT / "tests")]))
-    parent = subprocess.Popen([sys.executable, script, folder], env=environment(), stderr=subprocess.PIPE, start_new_session=True)
+    parent = subprocess.Popen(
+        [sys.executable, script, folder], env=environment(), stderr=subprocess.PIPE, start_new_session=True
+    )
     wait_for(lambda: (folder / "alive 0").exists() and (folder / "alive 1").exists())
     return parent
 
@@ -126,7 +137,12 @@ def test_a_device_that_is_not_here() -> None:
 
 def test_precision() -> None:
     kinds = {name: choose_machine(RunConfig(device="cpu", precision=name)) for name in ("auto", "fp32", "bf16", "fp16")}
-    assert [machine.dtype for machine in kinds.values()] == [torch.float32, torch.float32, torch.bfloat16, torch.float16]
+    assert [machine.dtype for machine in kinds.values()] == [
+        torch.float32,
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+    ]
     x = torch.ones(2, 2)
     for machine in kinds.values():
         with machine.autocast():
@@ -135,7 +151,9 @@ def test_precision() -> None:
 
 
 def test_seeds_depend_on_every_part_and_on_nothing_else() -> None:
-    seeds = [seed_from(*parts) for parts in [(0, "a", 1), (0, "a", 2), (1, "a", 1), (0, "b", 1), (0, "a1"), ("0", "a", 1)]]
+    seeds = [
+        seed_from(*parts) for parts in [(0, "a", 1), (0, "a", 2), (1, "a", 1), (0, "b", 1), (0, "a1"), ("0", "a", 1)]
+    ]
     assert len(set(seeds)) == len(seeds) and all(0 <= seed < 2**63 for seed in seeds)
     assert seed_from(0, "a", 1) == seeds[0] == 7965780462979794708
     drawn = torch.rand(3, generator=generator_from(0, "a", 1))

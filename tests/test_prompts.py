@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from hostile import made_tokenizer
+
 from nas.config import DataConfig
 from nas.data import Corpus, load_corpus
 from nas.prompts import Prompt
@@ -21,9 +21,15 @@ def corpus_of(folder: Path, tokens: str) -> tuple[Corpus, DataConfig]:
     return load_corpus(data), data
 
 
-@pytest.mark.parametrize(("tokens", "prompt", "more"), [
-    ("bytes", "the né🙂", " sat"), ("chars", "the dog", "\nthe né"), ("words", "the dog", " sat,\nthe cat"), ("words", "the dog\n", "the"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tokens", "prompt", "more"),
+    [
+        ("bytes", "the né🙂", " sat"),
+        ("chars", "the dog", "\nthe né"),
+        ("words", "the dog", " sat,\nthe cat"),
+        ("words", "the dog\n", "the"),
+    ],
+)
 def test_a_prompt_goes_on_with_the_text_of_further_tokens(tmp_path: Path, tokens: str, prompt: str, more: str) -> None:
     made = Prompt(prompt, *corpus_of(tmp_path, tokens))
     assert made.tokens.dtype == np.int64 and made.with_more(made.tokens) == prompt
@@ -59,18 +65,37 @@ def test_a_tokenizer_file(tmp_path: Path) -> None:
     corpus, data = corpus_of(tmp_path, str(tmp_path / "t.json"))
     made = Prompt("abab", corpus, data)
     assert made.tokens.tolist() == [2, 2]
-    assert made.with_more(np.append(made.tokens, [0, 1])).startswith("abab") and "a" in made.with_more(np.append(made.tokens, [0]))[4:]
+    assert (
+        made.with_more(np.append(made.tokens, [0, 1])).startswith("abab")
+        and "a" in made.with_more(np.append(made.tokens, [0]))[4:]
+    )
 
 
 def test_a_prompt_that_a_tokenizer_file_has_no_tokens_for_is_named_as_such(tmp_path: Path) -> None:
-    (tmp_path / "wl.json").write_text(json.dumps({
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {word: n for n, word in enumerate(sorted(set(TEXT.split())))}, "unk_token": "[UNK]"},
-    }))  # fmt: skip
+    (tmp_path / "wl.json").write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "truncation": None,
+                "padding": None,
+                "added_tokens": [],
+                "normalizer": None,
+                "pre_tokenizer": {"type": "WhitespaceSplit"},
+                "post_processor": None,
+                "decoder": None,
+                "model": {
+                    "type": "WordLevel",
+                    "vocab": {word: n for n, word in enumerate(sorted(set(TEXT.split())))},
+                    "unk_token": "[UNK]",
+                },
+            }
+        )
+    )
     corpus, data = corpus_of(tmp_path, str(tmp_path / "wl.json"))
     assert len(Prompt("the dog", corpus, data).tokens) == 2
-    with pytest.raises(SettingError, match=r"^prompt: .*wl\.json cannot encode the text: .*expected text that") as error:
+    with pytest.raises(
+        SettingError, match=r"^prompt: .*wl\.json cannot encode the text: .*expected text that"
+    ) as error:
         Prompt("the cow", corpus, data)
     assert error.value.path == "prompt" and "data.tokens" not in str(error.value)
 

@@ -29,7 +29,9 @@ def run_line(line: str, cwd: Path) -> subprocess.CompletedProcess:
         words = words[1:]
     elif words[0] == "torchrun":
         words = ["-m", "torch.distributed.run", *words[1:]]
-    return subprocess.run([sys.executable, *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        [sys.executable, *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "configs").symlink_to(ROOT / "configs")
     (home / "search.py").symlink_to(ROOT / "search.py")
     (home / "examples").symlink_to(ROOT / "examples")
-    (home / "my.txt").write_text("Never was a text of one's own so short and so often repeated.\n" * 400, encoding="utf-8")
+    (home / "my.txt").write_text(
+        "Never was a text of one's own so short and so often repeated.\n" * 400, encoding="utf-8"
+    )
     return home
 
 
@@ -64,7 +68,9 @@ def test_every_command_runs(home: Path) -> None:
 
 def test_the_python_examples_run(home: Path) -> None:
     for code in PYTHON:
-        done = subprocess.run([sys.executable, "-c", code], cwd=home, env=environment(), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=home, env=environment(), capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, f"{code}\n{done.stderr[-2000:]}"
 
 
@@ -81,5 +87,7 @@ def test_the_own_block_was_a_candidate(home: Path) -> None:
 
 
 def test_files_that_the_readme_names_exist() -> None:
-    for name in re.findall(r"\]\(((?!http)[^)]+)\)", README) + re.findall(r"`((?:configs|examples|derive)/[\w./]+)`", README):
+    for name in re.findall(r"\]\(((?!http)[^)]+)\)", README) + re.findall(
+        r"`((?:configs|examples|derive)/[\w./]+)`", README
+    ):
         assert (ROOT / name).exists(), name

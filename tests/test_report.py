@@ -113,7 +113,9 @@ def test_every_picture_is_there_with_its_words(page):
 def test_nothing_is_fetched_and_only_the_pages_own_script_runs(page):
     html, parsed = page
     policy = next(
-        attributes["content"] for tag, attributes in parsed.tags if attributes.get("http-equiv") == "Content-Security-Policy"
+        attributes["content"]
+        for tag, attributes in parsed.tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
     )
     (script,) = [text for attributes, text in parsed.scripts if attributes.get("type") != "application/json"]
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
@@ -177,9 +179,10 @@ def test_text_from_files_is_never_markup(tmp_path):
         arch.setdefault("provenance", {})["versions"] = {EVIL: EVIL}
         arch["name"] = EVIL
         write_json(folder / "architectures" / f"{name}.json", arch)
-    write_json(folder / "comparison.json", [
-        {**row, "name": row["name"] + EVIL, "pattern": EVIL} for row in read_json(folder / "comparison.json")
-    ])  # fmt: skip
+    write_json(
+        folder / "comparison.json",
+        [{**row, "name": row["name"] + EVIL, "pattern": EVIL} for row in read_json(folder / "comparison.json")],
+    )
     html, parsed = read_page(folder)
     assert "<img src=x" not in html and "<script>alert" not in html
     assert len(parsed.scripts) == 2 and sum(tag == "img" for tag, _ in parsed.tags) <= len(PICTURES)
@@ -261,9 +264,13 @@ def test_warnings_name_what_weakens_the_evidence(tmp_path):
     write_json(folder / "probabilities.json", content)
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": null}\n{"step": 2, "loss": 3.0}\n')
     said = " ".join(warnings_of(Run.load(folder), None))
-    for part in ("not converged: too few steps", "one seed, so the noise of training",
-                 "identity is the most probable candidate of 100%",
-                 "1 of 2 logged training losses", "One search seed"):  # fmt: skip
+    for part in (
+        "not converged: too few steps",
+        "one seed, so the noise of training",
+        "identity is the most probable candidate of 100%",
+        "1 of 2 logged training losses",
+        "One search seed",
+    ):
         assert part in said
 
 

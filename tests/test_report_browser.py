@@ -20,14 +20,25 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium or chromedriver is not installed")
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage")  # fmt: skip
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
 LAYERS, CANDIDATES, STEPS = 6, 4, 12
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = build_run(tmp_path_factory.mktemp("browser") / "run", layers=LAYERS, candidates=CANDIDATES, steps=STEPS, seeds=2)
+    folder = build_run(
+        tmp_path_factory.mktemp("browser") / "run", layers=LAYERS, candidates=CANDIDATES, steps=STEPS, seeds=2
+    )
     write_report(folder)
     return folder
 
@@ -61,7 +72,8 @@ def page(driver, folder):
 
 def resize(driver, width, height):
     driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
     )
 
 
@@ -70,7 +82,9 @@ def find(driver, selector):
 
 
 def cell(driver, layer, column):
-    return driver.find_elements("css selector", "#grid tbody tr")[layer].find_elements("css selector", "td.cell")[column]
+    return driver.find_elements("css selector", "#grid tbody tr")[layer].find_elements("css selector", "td.cell")[
+        column
+    ]
 
 
 def shown(driver):
@@ -139,7 +153,9 @@ def test_clicking_a_layer_shows_its_history(page, folder):
     find(page, "#grid tbody tr:nth-child(5) th button").click()
     assert find(page, "#history-name").text == "Layer 4"
     assert find(page, "#grid tbody tr:nth-child(5)").get_attribute("aria-selected") == "true"
-    readings = [row.find_elements("css selector", "td")[2].text for row in page.find_elements("css selector", "#readings tr")]
+    readings = [
+        row.find_elements("css selector", "td")[2].text for row in page.find_elements("css selector", "#readings tr")
+    ]
     assert readings == [f"{value:.4f}" for value in values[4]]
     strokes = {
         line.get_attribute("data-candidate"): line.get_attribute("stroke")
@@ -162,7 +178,8 @@ def test_cells_can_be_walked_with_the_keyboard(page):
     assert find(page, "#history-name").text == "Layer 2"
     press(page, webdriver.Keys.END)
     assert page.execute_script(
-        "return document.activeElement === document.querySelectorAll('#grid tbody tr')[2].querySelectorAll('td.cell')[3]"
+        "return document.activeElement === document.querySelectorAll('#grid tbody "
+        "tr')[2].querySelectorAll('td.cell')[3]"
     )
     assert page.execute_script("return document.querySelectorAll('#grid td.cell[tabindex=\"0\"]').length") == 1
 
@@ -211,7 +228,9 @@ def test_the_json_is_downloaded(page, folder, tmp_path):
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
     link.click()
     target, end = tmp_path / "argmax.json", time.time() + 10
-    while not (target.exists() and target.stat().st_size) and time.time() < end:  # Chromium makes the file before it fills it
+    while (
+        not (target.exists() and target.stat().st_size) and time.time() < end
+    ):  # Chromium makes the file before it fills it
         time.sleep(0.1)
     assert read_json(target) == read_json(folder / "architectures" / "argmax.json")
 
@@ -227,7 +246,9 @@ def test_a_narrow_page_does_not_scroll_sideways(page, width):
 def test_dark_mode_keeps_the_contrast_of_text(page):
     try:
         for mode in ("light", "dark"):
-            page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": mode}]})
+            page.execute_cdp_cmd(
+                "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": mode}]}
+            )
             assert contrast(page, "body") >= 7 and contrast(page, ".quiet") >= 4.5 and contrast(page, ".badge") >= 4.5
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
@@ -236,7 +257,9 @@ def test_dark_mode_keeps_the_contrast_of_text(page):
 def test_the_printed_page_has_no_controls(page):
     try:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-        assert not any(find(page, name).is_displayed() for name in ("#controls", "nav", "button[data-copy]", "a[download]"))
+        assert not any(
+            find(page, name).is_displayed() for name in ("#controls", "nav", "button[data-copy]", "a[download]")
+        )
         assert find(page, "#verdict").is_displayed() and find(page, "#grid").is_displayed()
         assert page.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     finally:

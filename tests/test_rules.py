@@ -15,9 +15,15 @@ HIGH, LOW = 0.9, 0.05
 
 
 def planted(
-    mass: list[float], *, seeds: int = 1, steps: int = 5, noise: float = 0.02, names: tuple[str, ...] = tuple(NAMES[:3]),
-    share: float = 0.9, rng_seed: int = 0,
-) -> Table:  # fmt: skip
+    mass: list[float],
+    *,
+    seeds: int = 1,
+    steps: int = 5,
+    noise: float = 0.02,
+    names: tuple[str, ...] = tuple(NAMES[:3]),
+    share: float = 0.9,
+    rng_seed: int = 0,
+) -> Table:
     """Self-attention has `mass` a layer; feed-forward has `share` of the rest, the other candidates what remains."""
     rng = np.random.default_rng(rng_seed)
     samples = []
@@ -86,7 +92,11 @@ def test_noise_is_hardly_ever_called_a_rule(layers: int, candidates: int) -> Non
         rules = rules_of(table_of([sample / sample.sum(axis=2, keepdims=True)], NAMES[:candidates]))
         for name in wrong:
             wrong[name] += rules[name]["supported"]
-            assert rules[name]["supported"] or "ot supported" in rules[name]["reason"] or "untrained" in rules[name]["reason"]
+            assert (
+                rules[name]["supported"]
+                or "ot supported" in rules[name]["reason"]
+                or "untrained" in rules[name]["reason"]
+            )
     assert max(wrong.values()) <= 4, wrong
 
 
@@ -141,8 +151,9 @@ def test_kinds_that_change_with_depth_come_out_as_two() -> None:
     kind = rules_of(table)["kind"]
     assert kind["supported"]
     assert kind["value"] == [
-        {"layers": [0, 12], "candidate": "random_synthesizer"}, {"layers": [12, 24], "candidate": "self_attention"},
-    ]  # fmt: skip
+        {"layers": [0, 12], "candidate": "random_synthesizer"},
+        {"layers": [12, 24], "candidate": "self_attention"},
+    ]
     assert layout_of(table) == "r" * 12 + "s" * 12
     assert layout_of(table, cut=1.0, ratio=4) == ("rfff" * 3 + "sfff" * 3)
 
@@ -178,11 +189,14 @@ def test_forced_values_say_whether_the_evidence_bears_them_out() -> None:
             assert (rules[name]["value"], rules[name]["forced"], rules[name]["supported"]) == (value, True, supported)
 
 
-@pytest.mark.parametrize(("names", "pattern"), [
-    (["self_attention", "identity"], "ssssiiiiiiii"),
-    (["feed_forward", "identity"], "ffffffffffff"),
-    (["self_attention", "random_synthesizer"], "ssssssssssss"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [
+        (["self_attention", "identity"], "ssssiiiiiiii"),
+        (["feed_forward", "identity"], "ffffffffffff"),
+        (["self_attention", "random_synthesizer"], "ssssssssssss"),
+    ],
+)
 def test_search_spaces_without_one_side_still_give_a_layout(names: list[str], pattern: str) -> None:
     sample = np.zeros((3, 12, 2))
     sample[:, :4], sample[:, 4:] = [0.9, 0.1], [0.1, 0.9]
@@ -194,7 +208,9 @@ def test_search_spaces_without_one_side_still_give_a_layout(names: list[str], pa
     assert set(forced[0::3]) == {"s"} and set(forced[1::3]) <= {"i", "f"}
 
 
-@pytest.mark.parametrize("forced", [{"cut": 0.0}, {"cut": 1.5}, {"ratio": 0.5}, {"ratio": float("nan")}, {"cut": "half"}])
+@pytest.mark.parametrize(
+    "forced", [{"cut": 0.0}, {"cut": 1.5}, {"ratio": 0.5}, {"ratio": float("nan")}, {"cut": "half"}]
+)
 def test_forced_values_that_mean_nothing_are_refused(forced: dict) -> None:
     with pytest.raises(SettingError, match=f"derive.{next(iter(forced))}"):
         layout_of(planted([HIGH] * 12), **forced)
@@ -208,9 +224,13 @@ def test_overruled_lists_exactly_the_layers_that_differ() -> None:
     entries = overruled(probabilities, candidates, table.labels, layout.layers, why)
     assert [entry["layer"] for entry in entries] == [1, 2, 3, 4, 5, 6, 7, 8, 16]
     assert entries[0] == {
-        "layer": 1, "preferred": "self_attention", "chosen": "feed_forward", "rule": "ratio",
-        "preferred_probability": round(probabilities[1, 1], 6), "chosen_probability": round(probabilities[1, 0], 6),
-    }  # fmt: skip
+        "layer": 1,
+        "preferred": "self_attention",
+        "chosen": "feed_forward",
+        "rule": "ratio",
+        "preferred_probability": round(probabilities[1, 1], 6),
+        "chosen_probability": round(probabilities[1, 0], 6),
+    }
 
 
 def test_step_is_found_against_a_plain_search_over_all_intervals() -> None:

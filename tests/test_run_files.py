@@ -48,7 +48,10 @@ def test_derived_figures_follow_their_formulas(folder):
     entropy = [[-sum(x * np.log(x) for x in row if x > 0) for row in table] for table in p]
     assert np.allclose(search.entropy(), entropy)
     assert np.allclose(search.margin()[-1], [sorted(row)[-1] - sorted(row)[-2] for row in p[-1]])
-    assert np.allclose(search.expected_cost(), [sum(x * c for row in table for x, c in zip(row, search.costs)) for table in p])
+    assert np.allclose(
+        search.expected_cost(),
+        [sum(x * c for row in table for x, c in zip(row, search.costs, strict=True)) for table in p],
+    )
     price = search.cost_table
     assert search.interleaved_cost() == 5 / 2 * (price["self_attention"] + price["feed_forward"])
 
@@ -144,12 +147,24 @@ def test_wrong_probabilities_are_refused_by_place(folder, change, message):
         ("config.yaml", "run: {seed: 1, seed: 2}", "config.yaml: key 'seed' stands twice"),
         ("config.yaml", "a: &a [*a]", "config.yaml: more than 50,000 values"),
         ("comparison.json", '[{"name": "a", "pattern": 3}]', r"comparison.json: \[0\].pattern: expected text"),
-        ("comparison.json", '[{"name": "a", "standard_error": []}]', r"comparison.json: \[0\].standard_error: expected a number"),
+        (
+            "comparison.json",
+            '[{"name": "a", "standard_error": []}]',
+            r"comparison.json: \[0\].standard_error: expected a number",
+        ),
         ("sweep/sweep.json", '{"points": [], "baseline": [1]}', "sweep.json: baseline: expected an object"),
         ("sweep/sweep.json", '{"points": [], "seeds": {}}', "sweep.json: seeds: expected an integer"),
         ("architectures/best.json", '{"layers": [{"block": 3}]}', r"best.json: layers\[0\].block: expected text"),
-        ("architectures/best.json", '{"layers": [{"block": "identity"}], "evidence": [1]}', "best.json: evidence: expected an object"),
-        ("architectures/best.json", '{"layers": [{"block": "identity"}], "provenance": 1}', "best.json: provenance: expected an object"),
+        (
+            "architectures/best.json",
+            '{"layers": [{"block": "identity"}], "evidence": [1]}',
+            "best.json: evidence: expected an object",
+        ),
+        (
+            "architectures/best.json",
+            '{"layers": [{"block": "identity"}], "provenance": 1}',
+            "best.json: provenance: expected an object",
+        ),
         ("architectures/argmax.json", '{"layers": []}', "argmax.json: layers: expected a list of objects"),
         ("architectures/argmax.json", '{"layers": ["s"]}', "argmax.json: layers: expected a list of objects"),
         ("retrain/par/seed-0/metrics.jsonl", "x\n", "metrics.jsonl:1: not JSON"),

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from tiny_runs import tiny
 
 from nas.config import Config, load_run_config
 from nas.run_folder import HARMLESS, choose_folder, flat, open_run_folder
 from supernet.errors import UserError
-from tiny_runs import tiny
 
 DATA = {"name": "sotu", "sha256": "5", "vocab_size": 256, "parts": {}}
 
@@ -91,18 +91,41 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def other_value(key: str, value: object) -> object:
     special = {
-        "run.device": "cpu:", "data.path": "x", "derive.rules": [{"block": "identity", "at_most": 2}], "run.precision": "fp32",
-        "search.blocks": ["self_attention", "feed_forward"], "search.relaxation": "gumbel", "search.cost": "none", "model.norm": "post",
-        "model.position": "none", "model.task": "causal_lm", "derive.selection": "average", "model.max_len": 20, "derive.cut": 0.5,
-        "derive.ratio": 2.0, "derive.budget": 0.5, "data.name": "text", "data.tokens": "chars", "model.memory_len": 0,
-        "retrain.against": [], "retrain.architectures": [], "search.warmup_steps": 7,
-    }  # fmt: skip
+        "run.device": "cpu:",
+        "data.path": "x",
+        "derive.rules": [{"block": "identity", "at_most": 2}],
+        "run.precision": "fp32",
+        "search.blocks": ["self_attention", "feed_forward"],
+        "search.relaxation": "gumbel",
+        "search.cost": "none",
+        "model.norm": "post",
+        "model.position": "none",
+        "model.task": "causal_lm",
+        "derive.selection": "average",
+        "model.max_len": 20,
+        "derive.cut": 0.5,
+        "derive.ratio": 2.0,
+        "derive.budget": 0.5,
+        "data.name": "text",
+        "data.tokens": "chars",
+        "model.memory_len": 0,
+        "retrain.against": [],
+        "retrain.architectures": [],
+        "search.warmup_steps": 7,
+    }
     if key in special:
         return special[key]
     return not value if isinstance(value, bool) else value * 2 if value else 1
 
 
-@pytest.mark.parametrize("key", [key for key in flat(Config()) if key not in ("model.task", "model.memory_len", "data.micro_batch_size", *HARMLESS)])
+@pytest.mark.parametrize(
+    "key",
+    [
+        key
+        for key in flat(Config())
+        if key not in ("model.task", "model.memory_len", "data.micro_batch_size", *HARMLESS)
+    ],
+)
 def test_a_changed_key_is_refused_by_name(started: Path, key: str) -> None:
     section, name = key.split(".")
     config = resumed(tiny())
@@ -134,9 +157,9 @@ def test_rows_may_run_in_other_parts_as_long_as_a_step_takes_as_many(tmp_path: P
 
 
 def test_one_writer(tmp_path: Path) -> None:
-    with open_run_folder(tiny(), tmp_path, DATA):
-        with pytest.raises(UserError, match="^run.dir: another process works on"):
-            opened(resumed(tiny()), tmp_path)
+    busy = pytest.raises(UserError, match="^run.dir: another process works on")
+    with open_run_folder(tiny(), tmp_path, DATA), busy:
+        opened(resumed(tiny()), tmp_path)
     opened(resumed(tiny()), tmp_path)
 
 
@@ -160,7 +183,11 @@ def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) ->
 
 
 def test_a_damaged_configuration_is_named_by_file_and_key(tmp_path: Path) -> None:
-    for text, wanted in (("search: 3", "search: expected keys"), ("search:\n  steps: -1", "search.steps: expected"), ("[", "not YAML")):
+    for text, wanted in (
+        ("search: 3", "search: expected keys"),
+        ("search:\n  steps: -1", "search.steps: expected"),
+        ("[", "not YAML"),
+    ):
         (tmp_path / "config.yaml").write_text(text)
         with pytest.raises(UserError, match=f"config.yaml: .*{wanted}"):
             load_run_config(tmp_path)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny_runs import CPU, Bench, bench
 
 from derive import Architecture, build
 from derive.strict_json import read_json
 from nas.scoring import SCORED, TOKENS, draw_layouts, write_layouts
 from nas.train import evaluate
-from tiny_runs import CPU, Bench, bench
 
 
 @pytest.fixture
@@ -33,10 +33,15 @@ def test_scores_are_the_losses_of_built_networks_with_the_same_weights(made: Ben
     losses = [row["loss"] for row in rows]
     assert losses == sorted(losses) and len(set(losses)) > 3
     for row in (rows[0], rows[-1]):
-        arch = Architecture.from_json({
-            "format": "par-architecture", "version": 1, "task": "causal_lm", "model": made.state.model.settings.to_mapping(),
-            "layers": [{"block": label} for label in row["layers"]],
-        })  # fmt: skip
+        arch = Architecture.from_json(
+            {
+                "format": "par-architecture",
+                "version": 1,
+                "task": "causal_lm",
+                "model": made.state.model.settings.to_mapping(),
+                "layers": [{"block": label} for label in row["layers"]],
+            }
+        )
         model = build(arch, weights=made.state.model)
         assert evaluate(model, made.corpus, "alphas", made.config, CPU, limit=TOKENS).loss == row["loss"]
         assert arch.relative_flops(made.config.data.seq_len) == pytest.approx(row["cost"], abs=1e-6)
@@ -44,4 +49,7 @@ def test_scores_are_the_losses_of_built_networks_with_the_same_weights(made: Ben
 
 def test_without_a_budget_all_layouts_may_be_drawn(made: Bench) -> None:
     unbounded = bench(search__budget=None, model__layers=4)
-    assert max(unbounded.costs.share_of(choice) for choice in draw_layouts(unbounded.state.model, unbounded.costs, 0)) > 0.6
+    assert (
+        max(unbounded.costs.share_of(choice) for choice in draw_layouts(unbounded.state.model, unbounded.costs, 0))
+        > 0.6
+    )

@@ -1,7 +1,8 @@
-"""The search's steps: who changes, what each reads, what the gradients are, and that a stopped search goes on bit for bit."""
+"""The search's steps: who changes, what each reads, what the gradients are, and that a stopped search goes on bit for
+bit."""
 
-import copy
 import dataclasses
+import itertools
 import json
 import math
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_runs import CPU, ROOT, Bench, StopAt, assert_equal, bench, environment, search_in, tiny
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 import nas.search_loop as loop
@@ -22,7 +24,6 @@ from nas.search_loop import arch_step, build_state, weight_step
 from nas.stop import Stopped
 from supernet.errors import RunFailed
 from supernet.gates import RELAXATIONS
-from tiny_runs import CPU, ROOT, Bench, StopAt, assert_equal, bench, environment, search_in, tiny
 
 TIMINGS = ("tokens_per_second",)
 
@@ -32,7 +33,9 @@ def warm(made: Bench) -> Bench:
     for _ in range(3):
         weight_step(made.state, made.config, made.corpus, CPU, 0)
     with torch.no_grad():
-        made.state.model.alphas.copy_(torch.randn(made.state.model.alphas.shape, generator=torch.Generator().manual_seed(1)))
+        made.state.model.alphas.copy_(
+            torch.randn(made.state.model.alphas.shape, generator=torch.Generator().manual_seed(1))
+        )
     return made
 
 
@@ -70,7 +73,7 @@ def test_arch_step_leaves_the_weights_gradients_alone(relaxation: str) -> None:
     made = warm(bench(search__relaxation=relaxation))
     gradients = [None if p.grad is None else p.grad.clone() for p in made.state.model.weight_parameters()]
     arch_step(made.state, made.config, made.corpus, made.costs, CPU, 0)
-    for parameter, before in zip(made.state.model.weight_parameters(), gradients):
+    for parameter, before in zip(made.state.model.weight_parameters(), gradients, strict=True):
         assert (parameter.grad is None) == (before is None)
         assert before is None or torch.equal(parameter.grad, before)
 
@@ -101,21 +104,28 @@ def test_sampled_weight_step_runs_and_updates_one_candidate_a_layer(step: int) -
 
 
 def test_warm_up_of_sampled_begins_with_the_mixture() -> None:
-    made = bench(search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=20, search__mixture=0.3)
+    made = bench(
+        search__relaxation="sampled", model__layers=5, search__steps=40, search__warmup_steps=20, search__mixture=0.3
+    )
     for step in range(6):
         assert torch.equal(weight_gates(made.state.host_alphas(), made.config, 0, step), torch.full((5, 4), 0.25))
     assert weight_gates(made.state.host_alphas(), made.config, 0, 6).max() == 1
 
 
 def test_warm_up_of_sampled_is_fair() -> None:
-    """In every four steps each of four candidates runs once in each layer, in orders that differ between layers and turns."""
-    made = bench(search__relaxation="sampled", model__layers=5, search__steps=60, search__warmup_steps=40, search__mixture=0.0)
+    """In every four steps each of four candidates runs once in each layer, in orders that differ between layers and
+    turns."""
+    made = bench(
+        search__relaxation="sampled", model__layers=5, search__steps=60, search__warmup_steps=40, search__mixture=0.0
+    )
     gates = torch.stack([weight_gates(made.state.host_alphas(), made.config, 0, step) for step in range(40)])
     assert gates.shape == (40, 5, 4) and torch.equal(gates.sum(-1), torch.ones(40, 5))
     turns = gates.unflatten(0, (10, 4))  # [turns, steps of a turn, N, C]
     assert torch.equal(turns.sum(dim=1), torch.ones(10, 5, 4))
     assert len({tuple(order.tolist()) for order in turns.argmax(-1).transpose(1, 2).flatten(0, 1)}) > 15
-    assert not torch.equal(gates, torch.stack([weight_gates(made.state.host_alphas(), made.config, 1, step) for step in range(40)]))
+    assert not torch.equal(
+        gates, torch.stack([weight_gates(made.state.host_alphas(), made.config, 1, step) for step in range(40)])
+    )
 
 
 def test_a_fair_warm_up_step_updates_one_candidate_a_layer() -> None:
@@ -126,7 +136,10 @@ def test_a_fair_warm_up_step_updates_one_candidate_a_layer() -> None:
         weight_step(made.state, made.config, made.corpus, CPU, 0)
         for layer, candidates in candidates_that_changed(changed(made, before)).items():
             trained[layer] += candidates
-    assert {layer: sorted(candidates) for layer, candidates in trained.items()} == {layer: [0, 1, 2] for layer in range(3)}  # the fourth is identity
+    # the fourth is identity
+    assert {layer: sorted(candidates) for layer, candidates in trained.items()} == {
+        layer: [0, 1, 2] for layer in range(3)
+    }
 
 
 def test_after_the_warm_up_layouts_follow_the_probabilities() -> None:
@@ -134,7 +147,9 @@ def test_after_the_warm_up_layouts_follow_the_probabilities() -> None:
     wanted = torch.tensor([[0.7, 0.1, 0.1, 0.1], [0.1, 0.2, 0.3, 0.4]])
     with torch.no_grad():
         made.state.model.alphas.copy_(wanted.log())
-    drawn = torch.stack([weight_gates(made.state.host_alphas(), made.config, 0, step) for step in range(8, 3008)]).mean(dim=0)
+    drawn = torch.stack([weight_gates(made.state.host_alphas(), made.config, 0, step) for step in range(8, 3008)]).mean(
+        dim=0
+    )
     assert torch.allclose(drawn, wanted, atol=0.03)
 
 
@@ -170,7 +185,7 @@ def test_the_two_gradients_are_clipped_apart() -> None:
         with torch.no_grad():
             made.state.model.alphas.zero_()
         weight_step(made.state, made.config, made.corpus, CPU, 0)
-    for one, other in zip(plain.state.model.weight_parameters(), heavy.state.model.weight_parameters()):
+    for one, other in zip(plain.state.model.weight_parameters(), heavy.state.model.weight_parameters(), strict=True):
         assert torch.equal(one, other)
 
 
@@ -189,12 +204,14 @@ def test_the_alphas_gradient_is_clipped_to_its_own_norm(monkeypatch: pytest.Monk
 
 
 def test_temperature_is_exact_at_start_and_end(tmp_path: Path) -> None:
-    config = tiny(search__temperature_start=3.7, search__temperature_end=0.3, run__log_every=1, search__relaxation="gumbel")
+    config = tiny(
+        search__temperature_start=3.7, search__temperature_end=0.3, run__log_every=1, search__relaxation="gumbel"
+    )
     search_in(tmp_path, config)
     logged = {line["step"]: line["temperature"] for line in metrics(tmp_path)}
     assert [logged[step] for step in (1, 8, 9, 20)] == [3.7, 3.7, 3.7, 0.3]  # step k of the log ran as step k - 1
     falling = [logged[step] for step in range(9, 21)]
-    assert all(before > after for before, after in zip(falling, falling[1:]))
+    assert all(before > after for before, after in itertools.pairwise(falling))
     assert temperature(config.search, 19) == 0.3
 
 
@@ -214,7 +231,9 @@ def final_state(folder: Path, config: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
 def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, relaxation: str, dropout: float) -> None:
-    config = tiny(search__relaxation=relaxation, model__dropout=dropout, search__temperature_end=0.5, search__arch_every=2)
+    config = tiny(
+        search__relaxation=relaxation, model__dropout=dropout, search__temperature_end=0.5, search__arch_every=2
+    )
     search_in(tmp_path / "whole", config)
     for after in (2, 9):  # in the warm-up, then after it; neither at a step of checkpoint_every
         with pytest.raises(Stopped):
@@ -227,7 +246,9 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, relaxation: st
 
 
 @pytest.mark.parametrize("relaxation", RELAXATIONS)
-def test_a_search_with_memory_remembers_weights_and_alphas_text_apart_and_resumes(tmp_path: Path, relaxation: str) -> None:
+def test_a_search_with_memory_remembers_weights_and_alphas_text_apart_and_resumes(
+    tmp_path: Path, relaxation: str
+) -> None:
     config = tiny(search__relaxation=relaxation, model__memory_len=20, model__position="relative", search__arch_every=2)
     search_in(tmp_path / "whole", config)
     for after in (2, 12):
@@ -285,7 +306,9 @@ def test_same_seed_in_another_process_is_bitwise_and_another_seed_is_not(tmp_pat
     )
     line = [sys.executable, "-c", script, str(ROOT / "tests"), str(tmp_path / "there")]
     subprocess.run(line, check=True, env={**environment(), "PYTHONHASHSEED": "7"}, cwd=tmp_path, timeout=120)
-    here, there, other = ((tmp_path / name / "probabilities.json").read_bytes() for name in ("here", "there", "other seed"))
+    here, there, other = (
+        (tmp_path / name / "probabilities.json").read_bytes() for name in ("here", "there", "other seed")
+    )
     assert here == there != other
     assert_equal(final_state(tmp_path / "here", config), final_state(tmp_path / "there", config))
     assert metrics(tmp_path / "here") == metrics(tmp_path / "there")
@@ -297,9 +320,11 @@ def test_recorded_loss_curve(tmp_path: Path) -> None:
 
     recorded, now = json.loads(PATH.read_text()), curve(tmp_path)
     assert [line["step"] for line in now] == [line["step"] for line in recorded["curve"]]
-    for before, after in zip(recorded["curve"], now):
+    for before, after in zip(recorded["curve"], now, strict=True):
         for key, value in before.items():
-            assert after[key] == (value if value is None else pytest.approx(value, abs=1e-5)), f"step {before['step']}: {key}"
+            assert after[key] == (value if value is None else pytest.approx(value, abs=1e-5)), (
+                f"step {before['step']}: {key}"
+            )
 
 
 def test_a_loss_that_stays_not_finite_ends_the_run_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
@@ -314,7 +339,9 @@ def test_a_loss_that_stays_not_finite_ends_the_run_and_keeps_the_last_good_check
     assert all(torch.isfinite(value).all() for value in torch.load(tmp_path / "checkpoint.pt")["model"].values())
 
 
-def test_a_search_goes_back_once_and_ends_the_same_when_it_is_killed_on_the_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_goes_back_once_and_ends_the_same_when_it_is_killed_on_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The weights' loss is made NaN from step 11 on for as long as their rate has not been lowered."""
     plain = loop.weight_step
 
@@ -352,8 +379,12 @@ def drawn_on_the_host(alphas: torch.Tensor, *arguments: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("relaxation", list(RELAXATIONS))
-@pytest.mark.parametrize("changes", [{}, {"model__memory_len": 20, "model__position": "relative", "data__micro_batch_size": 2}])
-def test_a_weight_step_waits_for_nothing(relaxation: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"model__memory_len": 20, "model__position": "relative", "data__micro_batch_size": 2}]
+)
+def test_a_weight_step_waits_for_nothing(
+    relaxation: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither in the warm-up nor after it."""
     monkeypatch.setattr(loop, "weight_gates", drawn_on_the_host)
     made = bench(search__relaxation=relaxation, **changes)
@@ -409,7 +440,13 @@ def test_a_step_that_is_not_finite_changes_nothing_and_is_counted() -> None:
 
 def test_searches_learn(tmp_path: Path) -> None:
     """120 steps take the loss from ln 256 well below the entropy of single letters' start."""
-    config = tiny(search__steps=150, search__warmup_steps=100, search__weight_lr=0.02, search__evaluate_every=150, run__log_every=50)
+    config = tiny(
+        search__steps=150,
+        search__warmup_steps=100,
+        search__weight_lr=0.02,
+        search__evaluate_every=150,
+        run__log_every=50,
+    )
     search_in(tmp_path, config)
     lines = metrics(tmp_path)
     assert lines[0]["loss"] > 5.3 and lines[-1]["held_out_loss"] < 3.8

@@ -9,6 +9,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import search_methods as methods
+
 from nas.config import Config, DataConfig, ModelConfig, SearchConfig
 from nas.data import Corpus, load_corpus
 from nas.machine import choose_machine
@@ -25,8 +26,11 @@ def corpus() -> Corpus:
 
 @pytest.fixture
 def search(corpus: Corpus) -> methods.Search:
-    config = Config(data=DataConfig(seq_len=7, batch_size=5), model=ModelConfig(layers=3, d_model=8, heads=2, d_inner=11),
-                    search=SearchConfig(blocks=BLOCKS, relaxation="softmax", steps=40, warmup_steps=20, mixture=0.25))  # fmt: skip
+    config = Config(
+        data=DataConfig(seq_len=7, batch_size=5),
+        model=ModelConfig(layers=3, d_model=8, heads=2, d_inner=11),
+        search=SearchConfig(blocks=BLOCKS, relaxation="softmax", steps=40, warmup_steps=20, mixture=0.25),
+    )
     machine = choose_machine(config.run)
     return methods.Search(build_state(config, corpus, machine, 0), config, corpus, machine, 0)
 

@@ -3,14 +3,17 @@
 import dataclasses
 
 import pytest
-
 from by_hand import SIZES, small
+
 from supernet.errors import SettingError
 from supernet.settings import LARGEST, ModelSettings, check_choice, check_int
 
 WRONG = [
-    *[({key: value}, f"model.{key}") for key in ("vocab_size", "d_model", "heads", "d_inner", "max_len")
-      for value in (0, -1, True, 2.0, "4", None, 2**31)],
+    *[
+        ({key: value}, f"model.{key}")
+        for key in ("vocab_size", "d_model", "heads", "d_inner", "max_len")
+        for value in (0, -1, True, 2.0, "4", None, 2**31)
+    ],
     *[({"memory_len": value, "position": "none"}, "model.memory_len") for value in (-1, False, 1.0, None, 2**31)],
     *[({"dropout": value}, "model.dropout") for value in (-0.1, 1, 1.0, float("nan"), float("inf"), "0.1", True, None)],
     *[({"norm": value}, "model.norm") for value in ("Pre", "", None, 1, ["pre"])],
@@ -32,7 +35,7 @@ WRONG = [
     ({"width": 3}, "model.width"),
     ({"d_modle": 3}, "model.d_modle"),
     ({7: 3}, "model.7"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("change", "path"), WRONG)
@@ -65,11 +68,22 @@ def test_a_near_miss_is_suggested() -> None:
         ModelSettings.from_mapping({"d_modle": 3})
 
 
-@pytest.mark.parametrize("change", [
-    {}, {"memory_len": 11, "position": "relative"}, {"memory_len": 11, "position": "none"}, {"dropout": 0},
-    {"cutoffs": [5, 11]}, {"heads": 10}, {"norm": "post"}, {"tie_embeddings": False}, {"vocab_size": 1, "max_len": 1},
-    {"position": "relative", "d_model": 15, "heads": 3}, {"max_len": LARGEST},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"memory_len": 11, "position": "relative"},
+        {"memory_len": 11, "position": "none"},
+        {"dropout": 0},
+        {"cutoffs": [5, 11]},
+        {"heads": 10},
+        {"norm": "post"},
+        {"tie_embeddings": False},
+        {"vocab_size": 1, "max_len": 1},
+        {"position": "relative", "d_model": 15, "heads": 3},
+        {"max_len": LARGEST},
+    ],
+)
 def test_a_mapping_comes_back_as_it_was(change: dict) -> None:
     settings = ModelSettings.from_mapping({**SIZES, **change})
     written = settings.to_mapping()
@@ -81,8 +95,17 @@ def test_a_mapping_comes_back_as_it_was(change: dict) -> None:
 
 def test_the_file_keys_are_those_of_the_contract() -> None:
     assert list(ModelSettings().to_mapping()) == [
-        "vocab_size", "d_model", "heads", "d_inner", "max_len", "memory_len", "dropout", "norm", "position", "tie_embeddings",
-    ]  # fmt: skip
+        "vocab_size",
+        "d_model",
+        "heads",
+        "d_inner",
+        "max_len",
+        "memory_len",
+        "dropout",
+        "norm",
+        "position",
+        "tie_embeddings",
+    ]
 
 
 def test_settings_are_constant_and_can_be_keys() -> None:

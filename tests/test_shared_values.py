@@ -1,25 +1,36 @@
-"""Attention kinds that share values: the sum of the candidates in one pass, with gradients, and weights that are really one."""
+"""Attention kinds that share values: the sum of the candidates in one pass, with gradients, and weights that are really
+one."""
 
 from typing import Any
 
 import pytest
 import torch
+from by_hand import shaken
+from tiny_runs import tiny
 from torch import Tensor
 
-from by_hand import shaken
 from derive import Architecture, build
 from nas.optimizers import build_adamw
 from supernet.errors import SettingError
 from supernet.supernet import Supernet
-from tiny_runs import tiny
 
-LABELS = ["self_attention", "self_attention[heads=5]", "dense_synthesizer", "random_synthesizer", "factorized_dense_synthesizer",
-          "mixture_synthesizer", "feed_forward", "identity"]  # fmt: skip
+LABELS = [
+    "self_attention",
+    "self_attention[heads=5]",
+    "dense_synthesizer",
+    "random_synthesizer",
+    "factorized_dense_synthesizer",
+    "mixture_synthesizer",
+    "feed_forward",
+    "identity",
+]
 MODEL = {"vocab_size": 23, "d_model": 10, "heads": 2, "d_inner": 14, "max_len": 21, "task": "causal_lm", "layers": 3}
 CASES: dict[str, dict[str, Any]] = {
-    "learned": {}, "relative with memory": {"position": "relative", "memory_len": 7}, "post": {"norm": "post"},
+    "learned": {},
+    "relative with memory": {"position": "relative", "memory_len": 7},
+    "post": {"norm": "post"},
     "masked_lm": {"task": "masked_lm", "position": "sinusoidal"},
-}  # fmt: skip
+}
 
 
 def supernet(**changes: Any) -> Supernet:
@@ -58,7 +69,7 @@ def test_one_pass_is_the_sum_of_the_candidates(case: str, recompute: bool, kept:
     if case == "masked_lm":
         options["padding_mask"] = torch.rand(5, 13, generator=torch.Generator().manual_seed(4)) > 0.3
     together = losses_and_gradients(net, gates, **options)
-    for ours, expected in zip(together, losses_and_gradients(separately(net), gates, **options)):
+    for ours, expected in zip(together, losses_and_gradients(separately(net), gates, **options), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-9, atol=1e-10)
 
 
@@ -67,18 +78,26 @@ def test_what_is_shared_is_one_and_trained_once() -> None:
     first, *others = [layer for layer in net.layers[0].candidates if getattr(layer, "attends", False)]
     assert len(others) == 5
     for layer in others:
-        assert layer.block.value is first.block.value and layer.block.output is first.block.output and layer.norm is first.norm
+        assert (
+            layer.block.value is first.block.value
+            and layer.block.output is first.block.output
+            and layer.norm is first.norm
+        )
         assert layer.block.logits is not first.block.logits
     members = [id(parameter) for group in build_adamw(net, 1e-3, 0.1).param_groups for parameter in group["params"]]
     assert len(members) == len(set(members)) == len(net.weight_parameters())
     apart = Supernet(MODEL, LABELS)
-    assert sum(p.numel() for p in apart.parameters()) - sum(p.numel() for p in net.parameters()) == 3 * 5 * (2 * 100 + 20)
+    assert sum(p.numel() for p in apart.parameters()) - sum(p.numel() for p in net.parameters()) == 3 * 5 * (
+        2 * 100 + 20
+    )
 
 
 def test_a_network_of_shared_candidates_has_weights_of_its_own() -> None:
     net = supernet()
     labels = ["self_attention", "dense_synthesizer", "feed_forward"]
-    arch = Architecture.from_pattern("sdf", {key: value for key, value in MODEL.items() if key not in ("layers", "task")})
+    arch = Architecture.from_pattern(
+        "sdf", {key: value for key, value in MODEL.items() if key not in ("layers", "task")}
+    )
     model = build(arch, weights=net).eval()
     gates = torch.zeros(3, len(LABELS), dtype=torch.float64)
     for layer, label in enumerate(labels):

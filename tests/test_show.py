@@ -8,11 +8,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tiny_runs import ROOT, environment, tiny
 
 from derive import Architecture, build
 from nas.show import show_architecture
 from supernet.errors import UserError
-from tiny_runs import ROOT, environment, tiny
 
 
 def shown(capsys: pytest.CaptureFixture, name: str, form: str = "text", **changes: object) -> str:
@@ -65,12 +65,18 @@ def test_a_file_shows_its_evidence_and_its_own_costs(tmp_path: Path, capsys: pyt
     path = tmp_path / "a.json"
     value = Architecture.from_pattern("ff").to_json()
     value["evidence"] = {
-        "candidates": ["feed_forward", "identity"], "probabilities": [[0.4, 0.6], [0.9, 0.1]],
+        "candidates": ["feed_forward", "identity"],
+        "probabilities": [[0.4, 0.6], [0.9, 0.1]],
         "rules": [{"rule": "cut", "value": 0.5, "reason": "because", "supported": False}],
         "verdict": {"converged": False, "reasons": ["too few steps"]},
         "overruled": [{"layer": 0, "preferred": "identity", "chosen": "feed_forward", "rule": "budget"}],
-    }  # fmt: skip
-    value["cost"] = {"parameters": 1, "flops_per_token": 2, "latency_ms": 1.25, "relative_to_interleaved": {"flops": 0.5, "latency": 0.4}}
+    }
+    value["cost"] = {
+        "parameters": 1,
+        "flops_per_token": 2,
+        "latency_ms": 1.25,
+        "relative_to_interleaved": {"flops": 0.5, "latency": 0.4},
+    }
     path.write_text(json.dumps(value))
     text = shown(capsys, str(path))
     assert "latency     1.250 ms" in text and "not converged\n  too few steps" in text
@@ -86,9 +92,12 @@ def test_what_needs_no_torch_does_not_import_it_and_starts_fast(arguments: list[
         "try: search.main(sys.argv[1:])\n"
         "except SystemExit as left: assert not left.code\n"
         "usage = resource.getrusage(resource.RUSAGE_SELF)\n"
-        "print([name for name in ('torch', 'matplotlib', 'scipy') if name in sys.modules], usage.ru_utime, file=sys.stderr)"
+        "print([name for name in ('torch', 'matplotlib', 'scipy') if name in sys.modules], usage.ru_utime, "
+        "file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", script, *arguments], env=environment(), cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], env=environment(), cwd=tmp_path, capture_output=True, text=True
+    )
     found, seconds = done.stderr.rsplit(" ", 1)
     assert found == "[]" and float(seconds) < 1.5, done.stderr  # processor time, so that other processes do not count
     assert done.stdout and Path(ROOT / "search.py").exists()

@@ -12,12 +12,13 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 import speed
 import speed_growth
-from nas.config import SearchConfig
-from nas.costs_table import build_costs
 from speed_children import answer
 from speed_memory import KINDS
 from speed_sizes import CANDIDATES, Sizes, build_bench
 from speed_steps import AVERAGE, FAIR, MIXTURE, PASSES, PEERS, PLAIN, SOFT, WHOLE, add_averages, interleaved, step_flops
+
+from nas.config import SearchConfig
+from nas.costs_table import build_costs
 from supernet.gates import RELAXATIONS
 
 SMALL = ["--layers", "2", "--d_model", "8", "--seq_len", "16", "--batch_size", "3", "--rounds", "2"]
@@ -38,7 +39,9 @@ def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     found = ratios(steps)
     assert set(found) == {PLAIN, SOFT, MIXTURE, FAIR, WHOLE, *own} and found[PLAIN] == 1 and min(found.values()) > 0
     assert all(re.search(f"{re.escape(row)} +not measured", steps) for row in PEERS.values())
-    assert re.search(r"matrix product: [0-9.]+ GFLOP/s", steps) and re.search(r"drawing a batch: .* of the plain step", steps)
+    assert re.search(r"matrix product: [0-9.]+ GFLOP/s", steps) and re.search(
+        r"drawing a batch: .* of the plain step", steps
+    )
     assert list(ratios(memory)) == list(kinds) and ratios(memory)["softmax: weights"] > 1.5
     assert "enwik8: not measured" in memory
 
@@ -46,13 +49,22 @@ def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 def test_growth(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(speed_growth, "AXES", {"candidates": (2, 12), "layers": (1, 3)})
     speed.main([*SMALL, "--growth", str(tmp_path / "growth.png")])
-    rows = re.findall(r"^(candidates|layers) +(\d+) .*ratio ([0-9.]+) .*ratio ([0-9.]+)$", capsys.readouterr().out, re.MULTILINE)
+    rows = re.findall(
+        r"^(candidates|layers) +(\d+) .*ratio ([0-9.]+) .*ratio ([0-9.]+)$", capsys.readouterr().out, re.MULTILINE
+    )
     assert [row[:2] for row in rows] == [("candidates", "2"), ("candidates", "12"), ("layers", "1"), ("layers", "3")]
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
 def test_seconds_from_start_to_first_step(tmp_path: Path) -> None:
-    command = ("search", f"--run.dir={tmp_path / 'run'}", "--run.workers=1", "--run.device=cpu", "--search.seeds=1", "--model.layers=2")
+    command = (
+        "search",
+        f"--run.dir={tmp_path / 'run'}",
+        "--run.workers=1",
+        "--run.device=cpu",
+        "--search.seeds=1",
+        "--model.layers=2",
+    )
     began = time.time()
     assert 0 < answer("speed_start.py", str(began), *command) < time.time() - began
 
@@ -70,7 +82,10 @@ def test_operations_and_averages_of_steps() -> None:
     flops = step_flops(bench)
     assert flops[PLAIN] == [3 * interleaved(bench).flops_per_token(32) * 64]
     assert flops["softmax: weights"][0] * 2 == flops[SOFT][0] and set(flops) == set(PASSES)
-    assert flops["sampled: weights"] == flops[FAIR] and flops["sampled: weights"][0] < flops["gumbel: weights"][0] < flops[MIXTURE][0]
+    assert (
+        flops["sampled: weights"] == flops[FAIR]
+        and flops["sampled: weights"][0] < flops["gumbel: weights"][0] < flops[MIXTURE][0]
+    )
     times = {name: [1.0, 2.0] for name in PASSES}
     add_averages(times, tuple(RELAXATIONS))
     default = SearchConfig()

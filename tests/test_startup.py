@@ -8,11 +8,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from nas.startup import KEEP_MEMORY, loading, prepare
 from tiny_runs import ROOT
 
-BARE = {name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_", "GOMP_", "OMP_WAIT"))}
+from nas.startup import KEEP_MEMORY, loading, prepare
+
+BARE = {
+    name: value for name, value in os.environ.items() if not name.startswith(("GLIBC_", "MALLOC_", "GOMP_", "OMP_WAIT"))
+}
 AGAIN = """
 import resource, torch
 def step():
@@ -35,7 +37,9 @@ def test_only_what_the_user_has_not_set() -> None:
 
 
 def test_search_prepares_before_torch_is_loaded() -> None:
-    code = "import os, sys, search; search.main(['--help']); print('torch' in sys.modules, os.environ['GLIBC_TUNABLES'])"
+    code = (
+        "import os, sys, search; search.main(['--help']); print('torch' in sys.modules, os.environ['GLIBC_TUNABLES'])"
+    )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=BARE, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1].split() == ["False", KEEP_MEMORY]
 
@@ -45,7 +49,8 @@ import os, sys
 from nas.startup import restart_prepared
 print("start", flush=True)
 restart_prepared()
-print(os.getpid(), sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), [name for name in os.environ if name.startswith("PAR_")])
+left = [name for name in os.environ if name.startswith("PAR_")]
+print(os.getpid(), sys.argv[1:], os.environ.get("GLIBC_TUNABLES"), left)
 """
 HOST = "import runpy; runpy.run_path('begin.py', run_name='__main__')"
 
@@ -64,14 +69,26 @@ HOST = "import runpy; runpy.run_path('begin.py', run_name='__main__')"
         (["host.py"], {}, 1, KEEP_MEMORY),
         (["refuses.py"], {}, 1, KEEP_MEMORY),
     ),
-    ids=("bare", "the user's", "an older name", "forgotten on the way", "an option", "a module", "code", "a host", "exec refused"),
+    ids=(
+        "bare",
+        "the user's",
+        "an older name",
+        "forgotten on the way",
+        "an option",
+        "a module",
+        "code",
+        "a host",
+        "exec refused",
+    ),
 )
 def test_a_script_restarts_once_where_that_is_of_use(
     line: list[str], given: dict[str, str], starts: int, kept: str | None, tmp_path: Path
 ) -> None:
     (tmp_path / "begin.py").write_text(SCRIPT)
     (tmp_path / "host.py").write_text(HOST)
-    (tmp_path / "refuses.py").write_text("import os\ndef refuse(*call):\n    raise OSError\nos.execve = refuse\n" + SCRIPT)
+    (tmp_path / "refuses.py").write_text(
+        "import os\ndef refuse(*call):\n    raise OSError\nos.execve = refuse\n" + SCRIPT
+    )
     (tmp_path / "forgets").mkdir()
     (tmp_path / "forgets" / "sitecustomize.py").write_text("import os\nos.environ.pop('GLIBC_TUNABLES', None)\n")
     environment = {**BARE, "PYTHONPATH": str(ROOT), **given}
@@ -81,10 +98,14 @@ def test_a_script_restarts_once_where_that_is_of_use(
     assert lines == ["start"] * starts + [f"{process.pid} ['one', 'two words'] {kept} []"]
 
 
-@pytest.mark.skipif(not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="the allocator of glibc")
+@pytest.mark.skipif(
+    not hasattr(os, "confstr") or "CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="the allocator of glibc"
+)
 def test_a_step_takes_its_memory_without_page_faults() -> None:
     def faults(**more: str) -> int:
-        done = subprocess.run([sys.executable, "-c", AGAIN], env={**BARE, **more}, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", AGAIN], env={**BARE, **more}, capture_output=True, text=True, check=True
+        )
         return int(done.stdout)
 
     assert faults(GLIBC_TUNABLES=KEEP_MEMORY) < 100 < 4000 < faults(GLIBC_TUNABLES="")

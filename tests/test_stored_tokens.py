@@ -1,4 +1,5 @@
-"""Stored token numbers: taken as they stand, counted as text where a tokenizer says what they mean, and no pickle read."""
+"""Stored token numbers: taken as they stand, counted as text where a tokenizer says what they mean, and no pickle
+read."""
 
 import math
 from pathlib import Path
@@ -37,7 +38,11 @@ def test_numbers_are_taken_as_they_stand(tmp_path: Path) -> None:
     assert (corpus.file, corpus.bytes) == ("train.bin, val.bin", 2 * len(train + val))
     assert corpus.bits_per_character(1.0, "test") is corpus.word_perplexity(1.0, "test") is None
     again = load_corpus(settings(tmp_path))
-    assert (again.to_json(), again.vocabulary_id, again.tokens.filename) == (corpus.to_json(), corpus.vocabulary_id, corpus.tokens.filename)
+    assert (again.to_json(), again.vocabulary_id, again.tokens.filename) == (
+        corpus.to_json(),
+        corpus.vocabulary_id,
+        corpus.tokens.filename,
+    )
     other = load_corpus(settings(write(tmp_path, train, val[::-1])))
     assert other.vocab_size == corpus.vocab_size and other.vocabulary_id != corpus.vocabulary_id  # who knows
 
@@ -51,7 +56,9 @@ def test_a_pickle_beside_them_is_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tokens", ["bytes", "chars", "words"])
 def test_kinds_that_need_a_text_are_refused_and_numbers_for_a_text(tmp_path: Path, tokens: str) -> None:
     write(tmp_path, [1] * 99, [1] * 99)
-    with pytest.raises(UserError, match=rf"data\.tokens: the files of nanogpt hold tokens already; expected numbers, .*not {tokens}"):
+    with pytest.raises(
+        UserError, match=rf"data\.tokens: the files of nanogpt hold tokens already; expected numbers, .*not {tokens}"
+    ):
         load_corpus(settings(tmp_path, tokens))
     with pytest.raises(UserError, match=r"data\.tokens: numbers is for data\.name nanogpt; expected bytes"):
         load_corpus(settings(tmp_path / "train.bin", name="text"))
@@ -84,7 +91,8 @@ def test_tiny_shakespeare_as_nanogpt_prepares_it(tmp_path: Path) -> None:
     sizes = [corpus.size(part) for part in corpus.parts]
     assert [size.tokens for size in sizes] == [241_572, 60_394, 18_029, 18_030]
     assert sum(size.characters for size in sizes) == len(text)
-    assert sum(size.words for size in sizes) == pytest.approx(len(text.split()) + text.count("\n"), abs=3)  # a word cut between parts
+    # a word cut between parts
+    assert sum(size.words for size in sizes) == pytest.approx(len(text.split()) + text.count("\n"), abs=3)
     size = corpus.size("test")
     assert corpus.word_perplexity(3.0, "test") == pytest.approx(math.exp(3.0 * size.tokens / size.words))
     assert corpus.bits_per_character(3.0, "test") == pytest.approx(3.0 / math.log(2) * size.tokens / size.characters)
@@ -102,11 +110,16 @@ def test_characters_that_are_several_tokens_are_counted_once(tmp_path: Path, mon
     ids = tokenizers.Tokenizer.from_file(str(path)).encode(text).ids
     corpus = load_corpus(settings(write(tmp_path, ids, ids + ids), str(path)))
     for part in ("held_out", "test"):
-        assert (corpus.size(part).characters, corpus.size(part).words) == (len(text), len(text.split()) + text.count("\n"))
+        assert (corpus.size(part).characters, corpus.size(part).words) == (
+            len(text),
+            len(text.split()) + text.count("\n"),
+        )
 
 
 def test_numbers_beyond_the_tokenizer_are_refused(tmp_path: Path) -> None:
     path = gpt2(tmp_path)
     write(tmp_path, [1] * 99, [50_257] * 99)
-    with pytest.raises(UserError, match=r"data\.tokens: train\.bin, val\.bin holds the number 50257, but the tokenizer has only 50,257"):
+    with pytest.raises(
+        UserError, match=r"data\.tokens: train\.bin, val\.bin holds the number 50257, but the tokenizer has only 50,257"
+    ):
         load_corpus(settings(tmp_path, str(path)))

@@ -6,14 +6,13 @@ import math
 
 import pytest
 import torch
+from by_hand import SIZES, hand_layer, hand_norm, random_tokens, shaken, small
 from torch import Tensor, nn
 
-from by_hand import SIZES, hand_layer, hand_norm, random_tokens, shaken, small
 from supernet import Supernet
-from supernet.blocks import BLOCKS, parse_candidate
+from supernet.blocks import BLOCKS, parse_candidate, parse_candidates
 from supernet.errors import SettingError
 from supernet.gates import RELAXATIONS, gumbel_noise, score_function_loss
-from supernet.blocks import parse_candidates
 
 ALL = list(BLOCKS)
 FEW = ["self_attention", "feed_forward", "identity"]
@@ -143,8 +142,11 @@ def counted_calls(net: Supernet, gates: Tensor) -> list[list[int]]:
 
         return count
 
-    hooks = [candidate.register_forward_hook(counter(n, c))
-             for n, layer in enumerate(net.layers) for c, candidate in enumerate(layer.candidates)]  # fmt: skip
+    hooks = [
+        candidate.register_forward_hook(counter(n, c))
+        for n, layer in enumerate(net.layers)
+        for c, candidate in enumerate(layer.candidates)
+    ]
     net(TOKENS, gates)
     for hook in hooks:
         hook.remove()
@@ -187,10 +189,15 @@ def test_a_lone_gate_counts() -> None:
     torch.testing.assert_close(half, full / 2)
 
 
-@pytest.mark.parametrize(("gates", "words"), [
-    (torch.zeros(2, 3), r"gates\[0\] are all 0"), (torch.eye(3)[:2] * torch.tensor([[1], [0]]), r"gates\[1\] are all 0"),
-    (torch.ones(3, 2) / 2, r"gates must be \(2, 3\), got \(3, 2\)"), (torch.ones(3) / 3, r"gates must be \(2, 3\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gates", "words"),
+    [
+        (torch.zeros(2, 3), r"gates\[0\] are all 0"),
+        (torch.eye(3)[:2] * torch.tensor([[1], [0]]), r"gates\[1\] are all 0"),
+        (torch.ones(3, 2) / 2, r"gates must be \(2, 3\), got \(3, 2\)"),
+        (torch.ones(3) / 3, r"gates must be \(2, 3\)"),
+    ],
+)
 def test_wrong_gates_are_refused(gates: Tensor, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         supernet(FEW)(TOKENS, gates)
@@ -218,7 +225,9 @@ def test_length_is_bounded() -> None:
 def test_layers_have_weights_of_their_own() -> None:
     net = Supernet({**SIZES, "layers": 2}, FEW)
     first, second = (dict(layer.named_parameters()) for layer in net.layers)
-    assert not any(torch.equal(first[name], second[name]) for name in first if "norm" not in name and "bias" not in name)
+    assert not any(
+        torch.equal(first[name], second[name]) for name in first if "norm" not in name and "bias" not in name
+    )
     assert {id(p) for p in first.values()}.isdisjoint({id(p) for p in second.values()})
 
 
@@ -235,11 +244,18 @@ def test_same_seed_same_net() -> None:
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(("change", "path"), [
-    ({"layers": None}, "model.layers"), ({"layers": 0}, "model.layers"), ({"layers": "3"}, "model.layers"),
-    ({"heads": 3}, "model.heads"), ({"width": 3}, "model.width"), ({"task": "other"}, "task"),
-    ({"memory_len": 3}, "model.memory_len"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"layers": None}, "model.layers"),
+        ({"layers": 0}, "model.layers"),
+        ({"layers": "3"}, "model.layers"),
+        ({"heads": 3}, "model.heads"),
+        ({"width": 3}, "model.width"),
+        ({"task": "other"}, "task"),
+        ({"memory_len": 3}, "model.memory_len"),
+    ],
+)
 def test_wrong_models_are_refused_by_key(change: dict, path: str) -> None:
     config = {**SIZES, "layers": 2, **change}
     with pytest.raises(SettingError) as caught:
@@ -248,13 +264,21 @@ def test_wrong_models_are_refused_by_key(change: dict, path: str) -> None:
     assert config == {**SIZES, "layers": 2, **change}  # the caller's mapping stays as it was
 
 
-@pytest.mark.parametrize(("candidates", "path"), [
-    ([], "search.blocks"), (["identity"], "search.blocks"), ("identity", "search.blocks"),
-    ({"block": "identity"}, "search.blocks"), (None, "search.blocks"), (["identity", "identity"], "search.blocks[1]"),
-    (["identity", "self_attention[heads=3]"], "search.blocks[1].heads"),
-    (["self_attention", "feed_forward", {"block": "self_attention", "heads": 2}], "search.blocks[2]"),
-    (["identity", "self"], "search.blocks[1].block"), (["identity", None], "search.blocks[1]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("candidates", "path"),
+    [
+        ([], "search.blocks"),
+        (["identity"], "search.blocks"),
+        ("identity", "search.blocks"),
+        ({"block": "identity"}, "search.blocks"),
+        (None, "search.blocks"),
+        (["identity", "identity"], "search.blocks[1]"),
+        (["identity", "self_attention[heads=3]"], "search.blocks[1].heads"),
+        (["self_attention", "feed_forward", {"block": "self_attention", "heads": 2}], "search.blocks[2]"),
+        (["identity", "self"], "search.blocks[1].block"),
+        (["identity", None], "search.blocks[1]"),
+    ],
+)
 def test_wrong_candidates_are_refused_by_place(candidates: object, path: str) -> None:
     with pytest.raises(SettingError) as caught:
         Supernet({**SIZES, "layers": 2}, candidates)

@@ -4,11 +4,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tiny_runs import command
 
 from derive import Architecture
 from derive.strict_json import read_json
 from nas.sweep import SweepPoint, judge_sweep
-from tiny_runs import command
 
 
 def point(ratio: float, pattern: str) -> SweepPoint:
@@ -27,14 +27,18 @@ POINTS = [point(2, "sfsf"), point(4, "sfff")]
 
 
 def test_the_largest_ratio_within_the_noise_is_named() -> None:
-    found = judge_sweep(POINTS, rows({"interleaved": [2.0, 2.02], "ratio-2": [1.99, 2.01], "ratio-4": [2.01, 2.03]}), "interleaved")
+    found = judge_sweep(
+        POINTS, rows({"interleaved": [2.0, 2.02], "ratio-2": [1.99, 2.01], "ratio-4": [2.01, 2.03]}), "interleaved"
+    )
     # pooled variance 0.0002, two seeds: noise 2 * sqrt(2 * 0.0002 / 2)
     assert found["baseline"]["noise"] == pytest.approx(2 * 0.0002**0.5)
     assert (found["chosen"], found["largest_ratio"]) == ("ratio-4", 4)
 
 
 def test_a_layout_outside_the_band_is_not_chosen() -> None:
-    found = judge_sweep(POINTS, rows({"interleaved": [2.0, 2.02], "ratio-2": [1.99, 2.01], "ratio-4": [2.21, 2.23]}), "interleaved")
+    found = judge_sweep(
+        POINTS, rows({"interleaved": [2.0, 2.02], "ratio-2": [1.99, 2.01], "ratio-4": [2.21, 2.23]}), "interleaved"
+    )
     assert found["chosen"] == "ratio-2"
     assert [entry["within_band"] for entry in found["points"]] == [True, False]
 
@@ -55,4 +59,7 @@ def test_a_real_sweep_leaves_its_table_file_and_architecture(debug_run: Path, tm
     assert "largest ratio within the band" in done.stdout or "no ratio stays" in done.stdout
     if found["chosen"]:
         arch = Architecture.load(run / "architectures" / "par-sweep.json")
-        assert arch.evidence["rules"][0]["rule"] == "sweep" and arch.evidence["rules"][0]["value"] == found["largest_ratio"]
+        assert (
+            arch.evidence["rules"][0]["rule"] == "sweep"
+            and arch.evidence["rules"][0]["value"] == found["largest_ratio"]
+        )

@@ -4,26 +4,39 @@ import math
 
 import pytest
 import torch
+from by_hand import HEADS, LENGTH, WIDTH, block_of, hand_attention, hand_logits, random_input, random_tokens, small
 from torch import Tensor
 
-from by_hand import HEADS, LENGTH, WIDTH, block_of, hand_attention, hand_logits, random_input, random_tokens, small
 from derive import Architecture, build
 from supernet import synthesizers
 from supernet.costs import MIXTURE_PARTS
 from supernet.masks import masked_softmax
 from supernet.supernet import Supernet
 from supernet.synthesizers import (
-    DenseSynthesizer, FactorizedDenseLogits, FactorizedRandomLogits, FixedRandomLogits, RandomLogits, mix_values,
-)  # fmt: skip
+    DenseSynthesizer,
+    FactorizedDenseLogits,
+    FactorizedRandomLogits,
+    FixedRandomLogits,
+    RandomLogits,
+    mix_values,
+)
 
 TIGHT = {"rtol": 1e-9, "atol": 1e-10}
 LABELS = [
-    "dense_synthesizer", "dense_synthesizer[heads=5,d_hidden=15]", "random_synthesizer", "random_synthesizer[heads=5]",
-    "fixed_random_synthesizer", "factorized_dense_synthesizer", "factorized_dense_synthesizer[a=7,b=3]",
-    "factorized_dense_synthesizer[a=21,b=1]", "factorized_random_synthesizer", "factorized_random_synthesizer[heads=5,rank=3]",
-    "mixture_synthesizer", "mixture_synthesizer[parts=dense+factorized_dense+factorized_random]",
+    "dense_synthesizer",
+    "dense_synthesizer[heads=5,d_hidden=15]",
+    "random_synthesizer",
+    "random_synthesizer[heads=5]",
+    "fixed_random_synthesizer",
+    "factorized_dense_synthesizer",
+    "factorized_dense_synthesizer[a=7,b=3]",
+    "factorized_dense_synthesizer[a=21,b=1]",
+    "factorized_random_synthesizer",
+    "factorized_random_synthesizer[heads=5,rank=3]",
+    "mixture_synthesizer",
+    "mixture_synthesizer[parts=dense+factorized_dense+factorized_random]",
     f"mixture_synthesizer[heads=5,parts={'+'.join(MIXTURE_PARTS)}]",
-]  # fmt: skip
+]
 RANDOM_KINDS = ["random_synthesizer", "fixed_random_synthesizer", "factorized_random_synthesizer"]
 MASK = torch.ones(3, 13, dtype=torch.bool)
 MASK[0, :4] = False
@@ -55,7 +68,9 @@ def test_formula_with_memory(label: str, memory_len: int, filled: int, length: i
 @pytest.mark.parametrize("filled", [0, 11])
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
 @pytest.mark.parametrize("label", LABELS)
-def test_maps_made_for_some_rows_at_a_time(label: str, mask: Tensor | None, filled: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps_made_for_some_rows_at_a_time(
+    label: str, mask: Tensor | None, filled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     block = block_of(label, small(memory_len=filled, position="none"))
     x, memory = random_input(3, 13, WIDTH).requires_grad_(), random_input(3, filled, WIDTH, seed=2) if filled else None
     found = {}
@@ -63,14 +78,17 @@ def test_maps_made_for_some_rows_at_a_time(label: str, mask: Tensor | None, fill
         monkeypatch.setattr(synthesizers, "MAP_NUMBERS", numbers)
         y = block(x, mask=mask, memory=memory)
         found[numbers] = [y, *torch.autograd.grad(y.sin().sum(), [x, *block.parameters()], allow_unused=True)]
-    for some, every in zip(*found.values()):
+    for some, every in zip(*found.values(), strict=True):
         torch.testing.assert_close(some, every, **TIGHT)
 
 
-@pytest.mark.parametrize("options", [{}, {"d_hidden": 6}, {"heads": 5, "d_hidden": 45}])  # narrower and wider than the values
+# narrower and wider than the values
+@pytest.mark.parametrize("options", [{}, {"d_hidden": 6}, {"heads": 5, "d_hidden": 45}])
 @pytest.mark.parametrize(("task", "filled"), [("causal_lm", 0), ("causal_lm", 11), ("masked_lm", 0)])
 @pytest.mark.parametrize("mask", [None, MASK], ids=["unmasked", "masked"])
-def test_dense_in_the_fused_kernel(task: str, mask: Tensor | None, filled: int, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_in_the_fused_kernel(
+    task: str, mask: Tensor | None, filled: int, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
     block = block_of({"block": "dense_synthesizer", **options}, small(task=task, memory_len=filled, position="none"))
     x, memory = random_input(3, 13, WIDTH).requires_grad_(), random_input(3, filled, WIDTH, seed=2) if filled else None
     found = {}
@@ -78,7 +96,7 @@ def test_dense_in_the_fused_kernel(task: str, mask: Tensor | None, filled: int, 
         monkeypatch.setattr(DenseSynthesizer, "FUSED_FROM", fused_from)
         y = block(x, mask=mask, memory=memory)
         found[fused_from] = [y, *torch.autograd.grad(y.sin().sum(), [x, *block.parameters()])]
-    for fused, plain in zip(*found.values()):
+    for fused, plain in zip(*found.values(), strict=True):
         torch.testing.assert_close(fused, plain, **TIGHT)
 
 
@@ -140,7 +158,9 @@ def test_factorized_random_has_low_rank(rank: int) -> None:
 def test_initial_logit_variance_of_factorized_random_does_not_depend_on_the_rank() -> None:
     torch.manual_seed(0)
     settings = small(max_len=211)
-    variances = [FactorizedRandomLogits(settings, 40, rank)(torch.zeros(1, 211, 10)).var().item() for rank in (1, 8, 64)]
+    variances = [
+        FactorizedRandomLogits(settings, 40, rank)(torch.zeros(1, 211, 10)).var().item() for rank in (1, 8, 64)
+    ]
     assert all(0.9 < variance < 1.1 for variance in variances), variances
 
 
@@ -209,7 +229,9 @@ def test_gradient_of_the_random_map(length: int) -> None:
     block = block_of("random_synthesizer", small())
     block(random_input(3, length, WIDTH)).square().sum().backward()
     gradient = block.logits.map.grad
-    torch.testing.assert_close(gradient.sum(dim=-1), torch.zeros(HEADS, LENGTH, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        gradient.sum(dim=-1), torch.zeros(HEADS, LENGTH, dtype=torch.float64), rtol=0, atol=1e-12
+    )
     alive = torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
     alive[:length, :length] = torch.ones(length, length, dtype=torch.bool).tril()
     alive[0, 0] = False  # a single key has weight 1, whatever its logit
@@ -222,16 +244,22 @@ def test_mixture_mixes_before_the_softmax() -> None:
     parts = [hand_logits(part, x, x) for part in block.logits.parts.values()]
     weights = torch.softmax(block.logits.mixing, dim=0)
     allowed = torch.ones(13, 13, dtype=torch.bool).tril()
-    before = sum(w[None, :, None, None] * part for w, part in zip(weights, parts))
-    after = sum(w[None, :, None, None] * masked_softmax(part, allowed) for w, part in zip(weights, parts))
+    before = sum(w[None, :, None, None] * part for w, part in zip(weights, parts, strict=True))
+    after = sum(w[None, :, None, None] * masked_softmax(part, allowed) for w, part in zip(weights, parts, strict=True))
     torch.testing.assert_close(block.attention(x), masked_softmax(before, allowed), **TIGHT)
     assert (block.attention(x) - after).abs().max() > 0.01
 
 
-@pytest.mark.parametrize(("part", "label"), [
-    ("self_attention", "self_attention"), ("dense", "dense_synthesizer"), ("random", "random_synthesizer"),
-    ("factorized_dense", "factorized_dense_synthesizer"), ("factorized_random", "factorized_random_synthesizer"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("part", "label"),
+    [
+        ("self_attention", "self_attention"),
+        ("dense", "dense_synthesizer"),
+        ("random", "random_synthesizer"),
+        ("factorized_dense", "factorized_dense_synthesizer"),
+        ("factorized_random", "factorized_random_synthesizer"),
+    ],
+)
 def test_one_hot_mixture_is_the_pure_kind(part: str, label: str) -> None:
     mixture = block_of(f"mixture_synthesizer[parts={'+'.join(MIXTURE_PARTS)}]", small())
     pure = block_of(label, small(), seed=7)
@@ -282,7 +310,9 @@ def test_masked_softmax_is_finite_in_every_precision(dtype: torch.dtype) -> None
 def test_masked_softmax_keeps_fp64() -> None:
     logits = random_input(5, 7)
     everywhere = torch.ones(5, 7, dtype=torch.bool)
-    torch.testing.assert_close(masked_softmax(logits, everywhere).exp(), torch.softmax(logits, -1).exp(), rtol=1e-15, atol=0)
+    torch.testing.assert_close(
+        masked_softmax(logits, everywhere).exp(), torch.softmax(logits, -1).exp(), rtol=1e-15, atol=0
+    )
 
 
 @pytest.mark.parametrize("length", [13, LENGTH])
@@ -297,8 +327,10 @@ def test_what_is_added_to_the_logits_stands_in_their_sum(label: str, length: int
     if not after.requires_grad:  # a map that is never trained
         return
     weights = random_input(*after.shape, seed=3)
-    expected, found = (torch.autograd.grad((logits * weights).sum(), parameters, allow_unused=True) for logits in (before, after))
-    for one, other in zip(found, expected):
+    expected, found = (
+        torch.autograd.grad((logits * weights).sum(), parameters, allow_unused=True) for logits in (before, after)
+    )
+    for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, **TIGHT)
 
 

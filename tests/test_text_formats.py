@@ -128,18 +128,30 @@ def test_an_error_of_reading_is_told_as_one_and_leaves_nothing(tmp_path: Path, o
 
 def test_json_lines_give_a_document_a_line(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
-    path.write_text('{"text": "one\\ntwo", "id": 1}\n\n{"id": 2, "text": "drei \\u00e4\\n"}\r\n{"text": ""}\n{"text": "last"}', "utf-8")
+    path.write_text(
+        '{"text": "one\\ntwo", "id": 1}\n\n{"id": 2, "text": "drei \\u00e4\\n"}\r\n{"text": ""}\n{"text": "last"}',
+        "utf-8",
+    )
     text = json_lines_text(path)
     assert text.read(0, text.size).decode() == "one\ntwo\ndrei ä\n\nlast\n"
     assert text.label == "set.jsonl"
 
 
-@pytest.mark.parametrize("line, reason", [
-    ('{"text": "a"', "not JSON: .* at column 13"), ("plain text", "not JSON"), ('{"tex": "a"}', "a string under 'text'"),
-    ('{"text": 3}', "a string under 'text'"), ('["text"]', "a string under 'text'"), ("null", "a string under 'text'"),
-    ('{"text": "a", "text": "b"}', "stands twice"), ('{"text": "\\ud800"}', "no character"), ('{"text": "\udcff"}', "not UTF-8"),
-    ('{"text": "' + "x" * 200 + '"}', "longer than 100 bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line, reason",
+    [
+        ('{"text": "a"', "not JSON: .* at column 13"),
+        ("plain text", "not JSON"),
+        ('{"tex": "a"}', "a string under 'text'"),
+        ('{"text": 3}', "a string under 'text'"),
+        ('["text"]', "a string under 'text'"),
+        ("null", "a string under 'text'"),
+        ('{"text": "a", "text": "b"}', "stands twice"),
+        ('{"text": "\\ud800"}', "no character"),
+        ('{"text": "\udcff"}', "not UTF-8"),
+        ('{"text": "' + "x" * 200 + '"}', "longer than 100 bytes"),
+    ],
+)
 def test_a_bad_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, reason: str) -> None:
     monkeypatch.setattr(text_formats, "LONGEST_LINE", 100)
     (tmp_path / "set.jsonl").write_bytes(b'{"text": "fine"}\n' + line.encode(errors="surrogateescape") + b"\n")
@@ -152,7 +164,9 @@ def test_parquet_rows_are_lines(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="the extra 'parquet' is not installed")
     parquet = pytest.importorskip("pyarrow.parquet")
     paths = [tmp_path / name for name in ("a.parquet", "b.parquet", "c.parquet")]
-    for path, table in zip(paths, ({"n": [1, 2], "text": ["", "eins\n"]}, {"text": ["zwei"] * 9000}, {"other": ["x"]})):
+    for path, table in zip(
+        paths, ({"n": [1, 2], "text": ["", "eins\n"]}, {"text": ["zwei"] * 9000}, {"other": ["x"]}), strict=True
+    ):
         parquet.write_table(pyarrow.table(table), path)
     text = parquet_text(paths[:2], "label", empty_row=" ")
     assert text.read(0, text.size).decode() == " \neins\n" + "zwei\n" * 9000
@@ -170,5 +184,7 @@ def test_parquet_rows_are_lines(tmp_path: Path) -> None:
 def test_parquet_without_its_package_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises(UserError, match=r"data\.path: .*a\.parquet needs the package pyarrow: pip install par-search\[parquet\]"):
+    with pytest.raises(
+        UserError, match=r"data\.path: .*a\.parquet needs the package pyarrow: pip install par-search\[parquet\]"
+    ):
         parquet_text([tmp_path / "a.parquet"], "label", empty_row=" ")

@@ -21,7 +21,9 @@ def written(path: Path, content: bytes) -> TextFile:
 
 @pytest.mark.parametrize("chunk", [4, 5, 7, 11, 64])
 @pytest.mark.parametrize("whole_words", [False, True])
-def test_pieces_join_to_the_same_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, whole_words: bool) -> None:
+def test_pieces_join_to_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, whole_words: bool
+) -> None:
     monkeypatch.setattr(texts, "CHUNK", chunk)
     text = ODD * 5
     file = written(tmp_path / "odd.txt", text.encode())
@@ -70,7 +72,6 @@ def test_word_end_stops_beside_white_space_and_between_files(tmp_path: Path, mon
     monkeypatch.setattr(texts, "CHUNK", 3)
     text = JoinedText([written(tmp_path / "first", b"one threefour"), written(tmp_path / "second", b"five six")])
     ends = [text.word_end(offset) for offset in range(text.size + 1)]
-    #        o  n  e     t  h   r   e   e   f   o   u   r   f   i   v   e      s   i   x
     assert ends == [0, 3, 3, 3, 4, 13, 13, 13, 13, 13, 13, 13, 13, 13, 17, 17, 17, 17, 18, 21, 21, 21]
 
 
@@ -99,7 +100,8 @@ def test_a_text_is_digested_once_when_it_has_settled(tmp_path: Path, monkeypatch
 
 
 def test_no_digest_of_another_content_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same size and same times of writing: in place, by another file of that name, by a link that turns, while it is digested."""
+    """Same size and same times of writing: in place, by another file of that name, by a link that turns, while it is
+    digested."""
     monkeypatch.setattr(texts, "COARSEST_CLOCK", -1.0)
     path, link = tmp_path / "text", tmp_path / "link"
 
@@ -109,7 +111,9 @@ def test_no_digest_of_another_content_is_taken(tmp_path: Path, monkeypatch: pyte
         os.utime(path, (1e9, 1e9))
         return file
 
-    digest = lambda: JoinedText([TextFile(path)]).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    def digest() -> bool:
+        return JoinedText([TextFile(path)]).sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+
     put(b"one")
     assert digest() and put(b"two") and digest()
     path.unlink()
@@ -150,10 +154,15 @@ def test_a_file_that_shrinks_is_noticed(tmp_path: Path) -> None:
         list(file.characters(0, file.size, whole_words=True))
 
 
-def test_a_text_without_white_space_is_not_read_whole_in_search_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_without_white_space_is_not_read_whole_in_search_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(texts, "CHUNK", 8)
     monkeypatch.setattr(texts, "LONGEST_WORD", 64)
     file = written(tmp_path / "long.txt", b"a " + b"x" * 60 + b" " + b"y" * 70)
-    with pytest.raises(UserError, match=r"data\.path: .*long\.txt has no white space in 64 bytes from byte \d+ on; use data\.tokens bytes"):
+    with pytest.raises(
+        UserError,
+        match=r"data\.path: .*long\.txt has no white space in 64 bytes from byte \d+ on; use data\.tokens bytes",
+    ):
         list(file.characters(0, file.size, whole_words=True))
     assert "".join(file.characters(0, file.size, whole_words=False)).endswith("y")

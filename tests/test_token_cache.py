@@ -18,7 +18,14 @@ NUMBERS = np.arange(12, dtype=np.uint16)
 def write_numbers(file: BinaryIO) -> dict[str, Any]:
     file.write(NUMBERS.tobytes())
     sizes = {part: {"tokens": 3, "characters": 5, "words": 2} for part in PARTS}
-    return {"dtype": "uint16", "tokens": 12, "vocab_size": 700, "vocabulary_id": "x", "symbols": ["a\0\u2028"], "sizes": sizes}
+    return {
+        "dtype": "uint16",
+        "tokens": 12,
+        "vocab_size": 700,
+        "vocabulary_id": "x",
+        "symbols": ["a\0\u2028"],
+        "sizes": sizes,
+    }
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,5 @@
-"""Characters, words and tokenizer files: what each makes a token, and that the vocabulary is the training text's alone."""
+"""Characters, words and tokenizer files: what each makes a token, and that the vocabulary is the training text's
+alone."""
 
 import json
 import sys
@@ -35,8 +36,13 @@ def test_characters_are_numbered_by_code_point_and_the_unknown_is_last() -> None
     assert encoder.end_of_file("ab").size == 0
 
 
-@pytest.mark.parametrize(("kind", "text", "again"), [("chars", "a🙂b\n\u00e9 z", None), ("words", "the cat\n\nthe  dog", "the cat\n\nthe dog")])
-def test_an_encoder_restored_from_its_symbols_is_the_one_that_was_fitted(kind: str, text: str, again: str | None) -> None:
+@pytest.mark.parametrize(
+    ("kind", "text", "again"),
+    [("chars", "a🙂b\n\u00e9 z", None), ("words", "the cat\n\nthe  dog", "the cat\n\nthe dog")],
+)
+def test_an_encoder_restored_from_its_symbols_is_the_one_that_was_fitted(
+    kind: str, text: str, again: str | None
+) -> None:
     fitted = build_encoder(kind)
     fitted.fit([text])
     restored = restored_encoder(kind, fitted.symbols, kind)
@@ -131,7 +137,9 @@ def test_a_tokenizer_file_whose_parts_do_not_fit_is_refused(tmp_path: Path) -> N
         TokenizerFile(tmp_path / "unknown.json").encode("b")
     made = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     content = json.loads(made.to_str())
-    content["model"]["continuing_subword_prefix"] = "##"  # the package cuts it from "b" and panics, which is no Exception
+    content["model"]["continuing_subword_prefix"] = (
+        "##"  # the package cuts it from "b" and panics, which is no Exception
+    )
     (tmp_path / "panic.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=r"data\.tokens: .*panic\.json is not a tokenizers JSON file: "):
         TokenizerFile(tmp_path / "panic.json")

@@ -1,4 +1,5 @@
-"""Plain training: it learns, goes on bit for bit, keeps what it reports, and gives up on a loss that stays not finite."""
+"""Plain training: it learns, goes on bit for bit, keeps what it reports, and gives up on a loss that stays not
+finite."""
 
 import contextlib
 import dataclasses
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_runs import CPU, StopAt, assert_equal, tiny
 from torch import Tensor, nn
 
 from derive import Architecture, build
@@ -23,7 +25,6 @@ from nas.stop import StopFlag, Stopped
 from nas.train import build_training, evaluate, load_weights, save_weights, train_architecture, train_step
 from nas.train_state import SLOWER, NotFinite, TrainState, save_state
 from supernet.errors import RunFailed, UserError
-from tiny_runs import CPU, StopAt, assert_equal, tiny
 
 
 def architecture(config: Config, pattern: str = "sf", **changes: Any) -> Architecture:
@@ -44,7 +45,11 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 def test_files_of_a_finished_training(tmp_path: Path) -> None:
     train(tmp_path, tiny())
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "architecture.json", "metrics.jsonl", "model.safetensors", "result.json"]  # fmt: skip
+        "architecture.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "result.json",
+    ]
     lines = metrics(tmp_path)
     assert [line["step"] for line in lines] == [1, 3, 6, 9, 12, 15, 16]
     assert [line["held_out_loss"] is not None for line in lines] == [False, False, True, False, True, False, True]
@@ -84,7 +89,9 @@ def test_stopped_and_resumed_equals_uninterrupted(tmp_path: Path, dropout: float
             train(tmp_path / "parts", config, StopAt(after))
     assert torch.load(tmp_path / "parts" / "checkpoint.pt", weights_only=True)["step"] == 9
     train(tmp_path / "parts", config)
-    assert_equal(load_file(tmp_path / "whole" / "model.safetensors"), load_file(tmp_path / "parts" / "model.safetensors"))
+    assert_equal(
+        load_file(tmp_path / "whole" / "model.safetensors"), load_file(tmp_path / "parts" / "model.safetensors")
+    )
     assert (tmp_path / "whole" / "result.json").read_bytes() == (tmp_path / "parts" / "result.json").read_bytes()
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
 
@@ -100,7 +107,8 @@ REMEMBERS = {"model__memory_len": 24, "model__position": "relative"}
 
 
 def test_memory_goes_on_from_step_to_step_and_starts_anew_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss of a step is that of the model on the segment with the memory of the one before, detached and bounded."""
+    """The loss of a step is that of the model on the segment with the memory of the one before, detached and
+    bounded."""
     import nas.losses
 
     config = tiny(**REMEMBERS, retrain__lr=1e-12, data__batch_size=2)
@@ -139,7 +147,9 @@ def test_memory_survives_a_resume_and_a_bad_step_forgets_it(tmp_path: Path) -> N
             train(tmp_path / "parts", config, StopAt(after))
     assert torch.load(tmp_path / "parts" / "checkpoint.pt", weights_only=True)["memory"].shape == (2, 3, 24, 8)
     train(tmp_path / "parts", config)
-    assert_equal(load_file(tmp_path / "whole" / "model.safetensors"), load_file(tmp_path / "parts" / "model.safetensors"))
+    assert_equal(
+        load_file(tmp_path / "whole" / "model.safetensors"), load_file(tmp_path / "parts" / "model.safetensors")
+    )
     assert metrics(tmp_path / "whole") == metrics(tmp_path / "parts")
     state = build_training(architecture(config), config, 0, CPU)
     train_step(state, config, load_corpus(config.data), CPU, 0)
@@ -178,7 +188,9 @@ def test_another_seed_and_another_layout_differ(tmp_path: Path) -> None:
 
 def test_training_learns(tmp_path: Path) -> None:
     train(tmp_path, tiny(retrain__steps=120, retrain__lr=0.03, run__log_every=100, retrain__evaluate_every=1000))
-    assert metrics(tmp_path)[0]["loss"] > 5 and json.loads((tmp_path / "result.json").read_text())["held_out_loss"] < 3.6
+    assert (
+        metrics(tmp_path)[0]["loss"] > 5 and json.loads((tmp_path / "result.json").read_text())["held_out_loss"] < 3.6
+    )
 
 
 def test_a_loss_that_stays_not_finite_is_given_up_and_the_checkpoint_kept(tmp_path: Path) -> None:
@@ -190,7 +202,9 @@ def test_a_loss_that_stays_not_finite_is_given_up_and_the_checkpoint_kept(tmp_pa
     assert (tmp_path / "checkpoint.pt").read_bytes() == kept and not (tmp_path / "result.json").exists()
 
 
-def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From step 11 on the loss of the first network is made NaN."""
     import nas.losses
     import nas.train
@@ -205,11 +219,14 @@ def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint
 
     optimizers: list[torch.optim.Optimizer] = []
     built = nas.train.build_adamw
-    monkeypatch.setattr(nas.train, "build_adamw", lambda *arguments: optimizers.append(built(*arguments)) or optimizers[-1])
+    monkeypatch.setattr(
+        nas.train, "build_adamw", lambda *arguments: optimizers.append(built(*arguments)) or optimizers[-1]
+    )
     monkeypatch.setattr(nas.losses, "segment_loss", broken)
     config = tiny(retrain__steps=40, run__checkpoint_every=4, run__log_every=1, retrain__evaluate_every=100)
     train(tmp_path, config)
-    assert len(optimizers) == 2 and seen.count(seen[0]) == 30 and len(seen) == 30 + 32  # 20 bad ones, then from step 8 to the end
+    # 20 bad ones, then from step 8 to the end
+    assert len(optimizers) == 2 and seen.count(seen[0]) == 30 and len(seen) == 30 + 32
     lines = metrics(tmp_path)
     assert [line["step"] for line in lines] == list(range(1, 41)) and all(math.isfinite(line["loss"]) for line in lines)
     assert json.loads((tmp_path / "result.json").read_text())["steps"] == 40
@@ -217,11 +234,18 @@ def test_a_loss_that_stays_not_finite_goes_back_once_to_the_last_good_checkpoint
     assert rates == pytest.approx([3e-3 * SLOWER * learning_rate(39, 40)] * len(rates))
 
 
-def test_without_a_checkpoint_it_goes_back_to_the_start_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_without_a_checkpoint_it_goes_back_to_the_start_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     config = tiny(retrain__steps=60, retrain__lr=1e30, retrain__clip=1e30, run__checkpoint_every=100)
     with pytest.raises(RunFailed, match="not finite in 20 steps in a row"):
         train_architecture(architecture(config), config, tmp_path, 0, machine=CPU, stop=StopFlag())
-    assert capsys.readouterr().err.count("warning: the loss was not finite in 20 steps in a row: back to step 0 with 0.3 of the learning") == 1
+    assert (
+        capsys.readouterr().err.count(
+            "warning: the loss was not finite in 20 steps in a row: back to step 0 with 0.3 of the learning"
+        )
+        == 1
+    )
 
 
 def test_a_row_of_bad_steps_writes_no_checkpoint_over_a_good_one(tmp_path: Path) -> None:
@@ -281,7 +305,9 @@ def test_a_device_that_is_read_seldom_notices_bad_steps_when_it_is_read() -> Non
 def test_the_last_step_is_read_even_where_a_device_is_read_seldom(tmp_path: Path) -> None:
     config = tiny(retrain__steps=29, retrain__lr=1e30, retrain__clip=1e30, run__checkpoint_every=100)
     with pytest.raises(RunFailed, match="not finite in 2[0-9] steps in a row"):
-        train_architecture(architecture(config), config, tmp_path, 0, machine=dataclasses.replace(CPU, read_every=10), stop=StopFlag())
+        train_architecture(
+            architecture(config), config, tmp_path, 0, machine=dataclasses.replace(CPU, read_every=10), stop=StopFlag()
+        )
     assert not (tmp_path / "result.json").exists()
 
 
@@ -324,7 +350,6 @@ def test_evaluation_weighs_every_target_once_in_eval_mode(tmp_path: Path) -> Non
     assert result.standard_error == pytest.approx(rows.std(ddof=1) / math.sqrt(len(rows)))
 
 
-
 @pytest.mark.parametrize("kind", ["missing", "torn", "other layout", "no safetensors", "folder"])
 def test_wrong_weights_are_refused_by_file(tmp_path: Path, kind: str) -> None:
     config, path = tiny(), tmp_path / "model.safetensors"
@@ -348,7 +373,7 @@ def test_saved_weights_are_whole_and_tied_ones_too(tmp_path: Path) -> None:
     save_weights(model, tmp_path / "model.safetensors")
     other = build(architecture(tiny(), tie_embeddings=True))
     load_weights(other, tmp_path / "model.safetensors")
-    for one, two in zip(model.parameters(), other.parameters()):
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(one, two)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 

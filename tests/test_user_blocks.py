@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from torch import Tensor, nn
-
 from by_hand import random_tokens, shaken, small
 from conftest import Gate
+from torch import Tensor, nn
+
 from derive import Architecture, build
 from supernet import Supernet, register_block
 from supernet.blocks import BLOCKS, candidate_cost, candidate_to_json, parse_candidate
@@ -41,14 +41,25 @@ def test_the_decorator_gives_the_class_back(gate_block: str) -> None:
     assert BLOCKS[gate_block].options == ("width", "bias", "scale", "kind")
 
 
-@pytest.mark.parametrize(("name", "letter", "words"), [
-    ("self_attention", "t", "name 'self_attention' is taken"), ("gate", "t", "name 'gate' is taken"),
-    ("other", "x", "letter 'x' is taken by 'fixed_random_synthesizer'"), ("other", "g", "letter 'g' is taken by 'gate'"),
-    ("other", "T", "one lower-case letter"), ("other", "tt", "one lower-case letter"), ("other", "", "one lower-case letter"),
-    ("other", "7", "one lower-case letter"), ("other", "(", "one lower-case letter"), ("other", None, "one lower-case letter"),
-    ("a b", "t", "letters, digits and underscores"), ("", "t", "letters, digits"), ("a[b]", "t", "letters, digits"),
-    (None, "t", "letters, digits"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "letter", "words"),
+    [
+        ("self_attention", "t", "name 'self_attention' is taken"),
+        ("gate", "t", "name 'gate' is taken"),
+        ("other", "x", "letter 'x' is taken by 'fixed_random_synthesizer'"),
+        ("other", "g", "letter 'g' is taken by 'gate'"),
+        ("other", "T", "one lower-case letter"),
+        ("other", "tt", "one lower-case letter"),
+        ("other", "", "one lower-case letter"),
+        ("other", "7", "one lower-case letter"),
+        ("other", "(", "one lower-case letter"),
+        ("other", None, "one lower-case letter"),
+        ("a b", "t", "letters, digits and underscores"),
+        ("", "t", "letters, digits"),
+        ("a[b]", "t", "letters, digits"),
+        (None, "t", "letters, digits"),
+    ],
+)
 def test_clashes_are_refused(gate_block: str, name: str, letter: str, words: str) -> None:
     before = dict(BLOCKS)
     with pytest.raises(UserError) as caught:
@@ -63,29 +74,59 @@ def test_only_module_classes_can_be_registered(thing: object) -> None:
     assert "mine" not in BLOCKS
 
 
-@pytest.mark.parametrize("label", [
-    "gate", "gate[width=7]", "gate[bias=true]", "gate[width=7,bias=true,scale=0.25]", "gate[scale=1e-07]", "gate[kind=hard]",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "label",
+    [
+        "gate",
+        "gate[width=7]",
+        "gate[bias=true]",
+        "gate[width=7,bias=true,scale=0.25]",
+        "gate[scale=1e-07]",
+        "gate[kind=hard]",
+    ],
+)
 def test_labels_and_files_read_back(gate_block: str, label: str) -> None:
     settings = small()
     candidate = parse_candidate(label, settings)
     assert candidate.label == label and parse_candidate(candidate_to_json(candidate, settings), settings) == candidate
 
 
-@pytest.mark.parametrize(("option", "value"), [
-    ("width", None), ("width", [1]), ("scale", float("nan")), ("scale", float("inf")), ("kind", "a,b"), ("kind", "a]"),
-    ("kind", ""), ("kind", "3"), ("kind", "true"), ("kind", "1e5"), ("kind", " a"), ("depth", 3),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("width", None),
+        ("width", [1]),
+        ("scale", float("nan")),
+        ("scale", float("inf")),
+        ("kind", "a,b"),
+        ("kind", "a]"),
+        ("kind", ""),
+        ("kind", "3"),
+        ("kind", "true"),
+        ("kind", "1e5"),
+        ("kind", " a"),
+        ("depth", 3),
+    ],
+)
 def test_options_that_no_label_could_tell_are_refused(gate_block: str, option: str, value: object) -> None:
     with pytest.raises(SettingError) as caught:
         parse_candidate({"block": "gate", option: value}, small(), "layers[3]")
     assert caught.value.path == f"layers[3].{option}"
 
 
-@pytest.mark.parametrize(("option", "value"), [
-    ("width", True), ("width", "three"), ("bias", 1), ("bias", "yes"), ("scale", False), ("scale", "half"), ("kind", 3),
-    ("kind", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("width", True),
+        ("width", "three"),
+        ("bias", 1),
+        ("bias", "yes"),
+        ("scale", False),
+        ("scale", "half"),
+        ("kind", 3),
+        ("kind", True),
+    ],
+)
 def test_options_are_of_the_kind_of_their_default(gate_block: str, option: str, value: object) -> None:
     with pytest.raises(SettingError, match=f"^block.{option}: expected .*, as its default is, got {value!r}"):
         parse_candidate({"block": "gate", option: value}, small())
@@ -137,9 +178,17 @@ class ReadsItsNumbers(Plain):
         self.first = self.linear.weight[0, 0].item()
 
 
-@pytest.mark.parametrize(("cls", "flops"), [
-    (Plain, 0), (AsAttribute, 123), (AsStatic, 130), (AsClassMethod, 130), (AsMethod, 130), (ReadsItsNumbers, 7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cls", "flops"),
+    [
+        (Plain, 0),
+        (AsAttribute, 123),
+        (AsStatic, 130),
+        (AsClassMethod, 130),
+        (AsMethod, 130),
+        (ReadsItsNumbers, 7),
+    ],
+)
 def test_costs(cls: type, flops: int) -> None:
     with registered(cls):
         torch.manual_seed(3)
@@ -154,14 +203,21 @@ def test_costs(cls: type, flops: int) -> None:
 
 @pytest.mark.parametrize("flops", [-1, float("nan"), "many", None, True])
 def test_a_cost_that_is_no_number_is_refused(flops: object) -> None:
-    with registered(type("Odd", (Plain,), {"flops_per_token": flops})):
-        with pytest.raises(UserError, match=r"Odd\.flops_per_token: expected a number from 0 on"):
-            candidate_cost(parse_candidate("mine", small()), small(), 13)
+    refused = pytest.raises(UserError, match=r"Odd\.flops_per_token: expected a number from 0 on")
+    with registered(type("Odd", (Plain,), {"flops_per_token": flops})), refused:
+        candidate_cost(parse_candidate("mine", small()), small(), 13)
 
 
-@pytest.mark.parametrize("model", [
-    {}, {"norm": "post"}, {"memory_len": 11, "position": "relative"}, {"task": "masked_lm"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "model",
+    [
+        {},
+        {"norm": "post"},
+        {"memory_len": 11, "position": "relative"},
+        {"task": "masked_lm"},
+    ],
+    ids=str,
+)
 def test_used_in_supernet_build_and_patterns(gate_block: str, model: dict) -> None:
     settings = small(**model)
     config = {**settings.to_mapping(), "task": settings.task, "layers": 3}
@@ -184,7 +240,9 @@ def test_gets_the_mask_and_normalised_input(gate_block: str) -> None:
     mask = torch.ones(3, 13, dtype=torch.bool)
     mask[1, 5:] = False
     seen = []
-    model.layers[0].block.register_forward_hook(lambda _, inputs, named, y: seen.append((inputs, named, y)), with_kwargs=True)
+    model.layers[0].block.register_forward_hook(
+        lambda _, inputs, named, y: seen.append((inputs, named, y)), with_kwargs=True
+    )
     model(random_tokens(3, 13), padding_mask=mask)
     (x,), named, y = seen[0]
     assert named.keys() == {"mask"} and torch.equal(named["mask"], mask)

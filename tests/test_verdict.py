@@ -6,22 +6,37 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tiny_runs import CPU, bench
 
 from nas.search_loop import weight_step
 from nas.verdict import measure_signal, read_history, verdict_of
-from tiny_runs import CPU, bench
 
 GOOD: dict[str, Any] = {
-    "decided": 0.9, "flipped_layers": 0, "margin": 0.4, "entropy_share": 0.3, "identity_share": 0.1, "distance_from_start": 0.6,
-    "advantage": 0.2, "signal": 12.0, "gap": 0.05, "most_movement": 30.0,
+    "decided": 0.9,
+    "flipped_layers": 0,
+    "margin": 0.4,
+    "entropy_share": 0.3,
+    "identity_share": 0.1,
+    "distance_from_start": 0.6,
+    "advantage": 0.2,
+    "signal": 12.0,
+    "gap": 0.05,
+    "most_movement": 30.0,
     "records": 40,
-}  # fmt: skip
+}
 BAD = [
-    ("most_movement", 0.5, "too few steps"), ("decided", 0.4, "40% of the layers"), ("entropy_share", 0.97, "97%"),
-    ("signal", 0.3, "0.3 standard errors"), ("advantage", 0.001, "no evidence"), ("gap", 0.9, "0.90 nats worse"),
-    ("identity_share", 0.8, "80% of the layers chose identity"), ("records", 3, "only 3 records"), ("gap", None, "was not measured"),
-    ("signal", math.nan, "nan standard errors"), ("decided", math.nan, "of the layers have a winner"),
-]  # fmt: skip
+    ("most_movement", 0.5, "too few steps"),
+    ("decided", 0.4, "40% of the layers"),
+    ("entropy_share", 0.97, "97%"),
+    ("signal", 0.3, "0.3 standard errors"),
+    ("advantage", 0.001, "no evidence"),
+    ("gap", 0.9, "0.90 nats worse"),
+    ("identity_share", 0.8, "80% of the layers chose identity"),
+    ("records", 3, "only 3 records"),
+    ("gap", None, "was not measured"),
+    ("signal", math.nan, "nan standard errors"),
+    ("decided", math.nan, "of the layers have a winner"),
+]
 
 
 def test_good_figures_converge_with_a_reason() -> None:
@@ -36,7 +51,8 @@ def test_every_bad_figure_is_a_reason(figure: str, value: float, words: str) -> 
 
 
 def history(margin: float, noise: float, records: int = 40, flips: int = 0) -> np.ndarray:
-    """[records, 4, 3]: the first candidate leads by `margin` with noise; in `flips` layers the winner changes at the end."""
+    """[records, 4, 3]: the first candidate leads by `margin` with noise; in `flips` layers the winner changes at the
+    end."""
     rng = np.random.default_rng(0)
     table = np.full((records, 4, 3), (1 - margin) / 3)
     table[:, :, 0] += margin
@@ -58,8 +74,12 @@ def test_a_clear_lead_is_decided_and_noise_is_not() -> None:
 
 def test_figures_of_uniform_and_certain_probabilities() -> None:
     uniform = read_history(np.full((5, 2, 4), 0.25), ["identity", "feed_forward", "self_attention", "x"])
-    assert uniform["entropy_share"] == pytest.approx(1) and uniform["distance_from_start"] == 0 and uniform["decided"] == 0
-    certain = read_history(np.broadcast_to(np.eye(4)[[0, 0]], (5, 2, 4)), ["identity", "feed_forward", "self_attention", "x"])
+    assert (
+        uniform["entropy_share"] == pytest.approx(1) and uniform["distance_from_start"] == 0 and uniform["decided"] == 0
+    )
+    certain = read_history(
+        np.broadcast_to(np.eye(4)[[0, 0]], (5, 2, 4)), ["identity", "feed_forward", "self_attention", "x"]
+    )
     assert certain["entropy_share"] == pytest.approx(0, abs=1e-9) and certain["identity_share"] == 1
     assert certain["distance_from_start"] == pytest.approx(0.75) and certain["decided"] == 1
     assert read_history(np.full((1, 2, 2), 0.5), ["a", "b"])["decided"] == 0  # a single record
@@ -69,8 +89,13 @@ def test_the_signal_is_against_uniform_layouts_on_the_alphas_text() -> None:
     """Once weights are trained and then spoilt in one candidate, a layout without it wins and one of it alone loses."""
     blocks = ["identity", "feed_forward", "self_attention"]
     made = bench(
-        model__layers=3, search__blocks=blocks, search__relaxation="sampled", search__weight_lr=0.02, search__steps=80,
-        search__warmup_steps=79)  # fmt: skip
+        model__layers=3,
+        search__blocks=blocks,
+        search__relaxation="sampled",
+        search__weight_lr=0.02,
+        search__steps=80,
+        search__warmup_steps=79,
+    )
     for _ in range(80):
         weight_step(made.state, made.config, made.corpus, CPU, 0)
     with torch.no_grad():

@@ -40,10 +40,10 @@ def test_the_view_shows_progress_losses_and_a_bar_a_layer(folder):
     assert f"training {run.metrics['loss'][-1]:.4g}" in text and "\x1b" not in text
     rows = [line for line in text.splitlines() if line[:4].strip().isdigit()]
     assert len(rows) == 4
-    for row, probabilities in zip(rows, run.search.final):
+    for row, probabilities in zip(rows, run.search.final, strict=True):
         bar = row[5:45]
         assert len(bar) == 40
-        for label, letter in zip(run.candidates, "fsi"):
+        for label, letter in zip(run.candidates, "fsi", strict=True):
             share = probabilities[run.candidates.index(label)]
             assert abs(bar.count(letter) - 40 * share) <= 1
         assert row.endswith(f"{probabilities.max():.2f}")

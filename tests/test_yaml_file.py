@@ -20,18 +20,27 @@ def read(folder: Path, content: str | bytes) -> object:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("a: 3e-4", {"a": 0.0003}), ("a: -1E+5", {"a": -1e5}), ("a: .5e3", {"a": 500.0}), ("a: 1.5e-3", {"a": 0.0015}),
-        ("a: '3e-4'", {"a": "3e-4"}), ("a: 2020-01-01", {"a": "2020-01-01"}), ("a: [1, two]", {"a": [1, "two"]}),
-        ("", None), ("# only a comment", None), ("\ufeffa: 1", {"a": 1}), ("a: null", {"a": None}), ("a: 1\r\nb: 2", {"a": 1, "b": 2}),
+        ("a: 3e-4", {"a": 0.0003}),
+        ("a: -1E+5", {"a": -1e5}),
+        ("a: .5e3", {"a": 500.0}),
+        ("a: 1.5e-3", {"a": 0.0015}),
+        ("a: '3e-4'", {"a": "3e-4"}),
+        ("a: 2020-01-01", {"a": "2020-01-01"}),
+        ("a: [1, two]", {"a": [1, "two"]}),
+        ("", None),
+        ("# only a comment", None),
+        ("\ufeffa: 1", {"a": 1}),
+        ("a: null", {"a": None}),
+        ("a: 1\r\nb: 2", {"a": 1, "b": 2}),
         ("x: &x {a: 1}\ny: {<<: *x, b: 2}", {"x": {"a": 1}, "y": {"a": 1, "b": 2}}),
     ],
-)  # fmt: skip
+)
 def test_values(tmp_path: Path, text: str, value: object) -> None:
     assert read(tmp_path, text) == value
 
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "\n".join(
-    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi")
+    f"{name}: &{name} [{','.join([f'*{before}'] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
 )
 REFUSED = {
     "twice": ("run:\n  seed: 1\n  seed: 2", "'seed' stands twice.* line 3"),
@@ -68,12 +77,17 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
 
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False)
     | st.text(st.characters(codec="utf-8", exclude_characters="\x85\ufeff"))
     | st.from_regex(r"[-+]?[0-9._]{1,6}([eE][-+]?[0-9]{1,3})?", fullmatch=True),
-    lambda values: st.lists(values, max_size=3) | st.dictionaries(st.text("abc_3e", min_size=1, max_size=4), values, max_size=3),
+    lambda values: (
+        st.lists(values, max_size=3) | st.dictionaries(st.text("abc_3e", min_size=1, max_size=4), values, max_size=3)
+    ),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -31,21 +31,54 @@ TINY: dict[str, dict[str, Any]] = {  # nothing that the recorded curve depends o
     "run": {"device": "cpu", "log_every": 3, "checkpoint_every": 4, "workers": 1},
     "data": {"seq_len": 16, "batch_size": 3},
     "model": {
-        "layers": 2, "d_model": 8, "heads": 2, "d_inner": 10, "dropout": 0.0, "norm": "pre", "position": "learned",
+        "layers": 2,
+        "d_model": 8,
+        "heads": 2,
+        "d_inner": 10,
+        "dropout": 0.0,
+        "norm": "pre",
+        "position": "learned",
         "tie_embeddings": True,
     },
     "search": {
-        "blocks": BLOCKS, "steps": 20, "warmup_steps": 8, "mixture": 0.25, "relaxation": "softmax", "temperature_start": 1.0, "temperature_end": 1.0,
-        "weight_lr": 3e-3, "weight_decay": 0.01, "arch_lr": 0.1, "arch_every": 1, "arch_samples": 2, "clip": 1.0, "cost": "flops",
-        "cost_weight": 1.0, "budget": 0.3, "active": 3, "evaluate_every": 6, "evaluate_tokens": 256,
+        "blocks": BLOCKS,
+        "steps": 20,
+        "warmup_steps": 8,
+        "mixture": 0.25,
+        "relaxation": "softmax",
+        "temperature_start": 1.0,
+        "temperature_end": 1.0,
+        "weight_lr": 3e-3,
+        "weight_decay": 0.01,
+        "arch_lr": 0.1,
+        "arch_every": 1,
+        "arch_samples": 2,
+        "clip": 1.0,
+        "cost": "flops",
+        "cost_weight": 1.0,
+        "budget": 0.3,
+        "active": 3,
+        "evaluate_every": 6,
+        "evaluate_tokens": 256,
         "seeds": 1,
     },
     "retrain": {
-        "steps": 16, "lr": 3e-3, "weight_decay": 0.01, "clip": 1.0, "evaluate_every": 6, "evaluate_tokens": 256, "final_tokens": 512,
-        "seeds": 1, "architectures": ["argmax"], "against": ["interleaved"], "drawn": 0, "random": 0, "rungs": [0.4, 0.7],
+        "steps": 16,
+        "lr": 3e-3,
+        "weight_decay": 0.01,
+        "clip": 1.0,
+        "evaluate_every": 6,
+        "evaluate_tokens": 256,
+        "final_tokens": 512,
+        "seeds": 1,
+        "architectures": ["argmax"],
+        "against": ["interleaved"],
+        "drawn": 0,
+        "random": 0,
+        "rungs": [0.4, 0.7],
         "rung_tokens": 256,
     },
-}  # fmt: skip
+}
 
 
 _CONFIGS: dict[str, Config] = {}
@@ -111,7 +144,7 @@ def assert_equal(one: Any, other: Any, path: str = "") -> None:
             assert_equal(one[key], other[key], f"{path}.{key}")
     elif isinstance(one, (list, tuple)):
         assert len(one) == len(other), path
-        for index, (a, b) in enumerate(zip(one, other)):
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
             assert_equal(a, b, f"{path}[{index}]")
     elif isinstance(one, torch.Tensor):
         assert torch.equal(one, other), path
