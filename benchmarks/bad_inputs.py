@@ -30,8 +30,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from made_runs import add_sweep, build_run  # noqa: E402
 from tiny_runs import call, command, tiny_yaml  # noqa: E402
 
-from nas.config import Config  # noqa: E402
-from nas.ranges import RANGES  # noqa: E402
+from nas.config.ranges import RANGES  # noqa: E402
+from nas.config.sections import Config  # noqa: E402
 
 MEMORY = 4 * 2**30
 LONGEST, SLOW = 120, 10  # seconds

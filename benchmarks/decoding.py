@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from derive import Architecture, build
-from supernet.backbone import Network
 from supernet.inference import for_inference
+from supernet.network import Network
 
 
 @torch.no_grad()

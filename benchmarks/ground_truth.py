@@ -23,18 +23,19 @@ from scipy.stats import kendalltau
 
 from derive import Architecture, build, derive_architectures
 from derive.strict_json import read_json, write_json
-from nas.checkpoint import restore
-from nas.config import Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
-from nas.costs_table import build_costs
-from nas.data import load_corpus
-from nas.jobs import retrain_job
-from nas.machine import choose_machine
-from nas.optimizers import build_adamw
-from nas.process import run_jobs
-from nas.search_loop import build_state, run_search
-from nas.stop import StopFlag
-from nas.train import evaluate, train_step
-from nas.train_state import TrainState
+from nas.config.sections import Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
+from nas.costs.costs_table import build_costs
+from nas.machine.process import run_jobs
+from nas.machine.stop import StopFlag
+from nas.searching.search_loop import run_search
+from nas.searching.search_state import build_state
+from nas.stages.jobs import retrain_job
+from nas.training.checkpoint import restore
+from nas.training.evaluation import evaluate
+from nas.training.optimizers import build_adamw
+from nas.training.setup import open_setup
+from nas.training.train import train_step
+from nas.training.train_state import TrainState
 
 LAYERS, LETTERS = 4, "sqfi"
 BLOCKS = ["self_attention", "factorized_random_synthesizer", "feed_forward", "identity"]
@@ -138,38 +139,39 @@ def timed_search(config: Config, home: Path, seed: int, *, slot: int, stop: Stop
         return
     torch.set_num_threads(1)
     home.mkdir(parents=True, exist_ok=True)
-    machine, corpus = choose_machine(config.run), load_corpus(config.data)
+    setup = open_setup(config)
     (home / "config.yaml").write_text(config.to_yaml())
-    write_json(home / "data.json", corpus.to_json())
-    costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    write_json(home / "data.json", setup.corpus.to_json())
+    costs = build_costs(config, setup.settings)
     started = time.process_time()
-    run_search(config, corpus, costs, home, seed, machine, stop, slot)
+    run_search(setup, costs, home, seed, stop=stop, slot=slot)
     write_json(home / "seconds.json", time.process_time() - started)
 
 
 def standalone_seconds(config: Config) -> float:
     """CPU seconds of one training of the interleaved layout, of `retrain.steps`, from fifty of them."""
     torch.set_num_threads(1)
-    machine, corpus = choose_machine(config.run), load_corpus(config.data)
+    setup = open_setup(config)
     model = build(Architecture.preset("interleaved", config.model.settings(256, config.data.seq_len), LAYERS))
-    state = TrainState(model, build_adamw(model, config.retrain.lr, config.retrain.weight_decay), machine.scaler())
+    optimizer = build_adamw(model, config.retrain.lr, config.retrain.weight_decay)
+    state = TrainState(model, optimizer, setup.machine.scaler())
     for step in range(60):
         if step == 10:
             started = time.process_time()
-        train_step(state, config, corpus, machine, 0)
+        train_step(state, setup, 0)
     return (time.process_time() - started) / 50 * config.retrain.steps
 
 
 def rank_correlation(config: Config, home: Path, truth: dict) -> float:
     """Kendall's tau between the truth and the losses of all layouts with the weights at the end of a search."""
-    machine, corpus = choose_machine(config.run), load_corpus(config.data)
-    state = build_state(config, corpus, machine, 0)
+    setup = open_setup(config)
+    state = build_state(setup, 0)
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(home / "checkpoint.pt", Path(folder) / "checkpoint.pt")
         restore(state, Path(folder))
     rows = [torch.tensor([LETTERS.index(letter) for letter in pattern]) for pattern in truth]
     gates = [torch.nn.functional.one_hot(row, len(LETTERS)).float() for row in rows]
-    losses = [evaluate(state.model, corpus, "alphas", config, machine, limit=4096, gates=one).loss for one in gates]
+    losses = [evaluate(state.model, setup, "alphas", limit=4096, gates=one).loss for one in gates]
     return float(kendalltau(losses, [loss for _, loss in truth.values()])[0])
 
 

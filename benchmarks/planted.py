@@ -19,11 +19,11 @@ import numpy as np
 
 from derive import Architecture, derive_architectures
 from derive.strict_json import read_json, write_json
-from nas.config import Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
-from nas.jobs import retrain_job
-from nas.pipeline import search_only
-from nas.process import run_jobs
-from nas.stop import StopFlag
+from nas.config.sections import Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
+from nas.machine.process import run_jobs
+from nas.machine.stop import StopFlag
+from nas.stages.jobs import retrain_job
+from nas.stages.pipeline import search_only
 
 SIZE = 2**20  # bytes of a corpus
 NOISE = 0.1  # share of bytes that follow no rule

@@ -10,9 +10,9 @@ import statistics
 import torch
 
 from derive import Architecture, build
-from nas.config import Config, DataConfig, LatencyConfig, ModelConfig, RunConfig
-from nas.latency import LayerTimes, measure_network, shape_of
-from nas.machine import choose_machine
+from nas.config.sections import Config, DataConfig, LatencyConfig, ModelConfig, RunConfig
+from nas.costs.latency import LayerTimes, measure_network, shape_of
+from nas.machine.device import choose_machine
 from supernet.inference import for_inference
 
 PATTERNS = ("sfsfsfsf", "sffsffff", "sfffifii", "dfffffii", "sqqfffff")

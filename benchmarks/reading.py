@@ -16,7 +16,7 @@ from pathlib import Path
 
 READ = """
 import resource, sys, time, types
-from nas.data import load_corpus
+from nas.data.corpus import load_corpus
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 name, path, tokens = sys.argv[1:]
 started, worked = time.perf_counter(), time.process_time()

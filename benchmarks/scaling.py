@@ -25,17 +25,21 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from derive import Architecture
-from nas.config import Config, DataConfig, ModelConfig, RunConfig, SearchConfig
-from nas.costs_table import build_costs
-from nas.data import load_corpus
-from nas.distributed import joined
-from nas.exit_codes import without_teardown
-from nas.machine import Machine, choose_machine
-from nas.search_gates import weight_gates
-from nas.search_loop import arch_step, build_state, weight_step
-from nas.train import build_training, tokens_to, train_step
-from nas.train_state import save_state
+from nas.config.sections import Config, DataConfig, ModelConfig, RunConfig, SearchConfig
+from nas.costs.costs_table import build_costs
+from nas.data.batches import Batch
+from nas.data.corpus import load_corpus
+from nas.machine.device import Machine, choose_machine
+from nas.machine.distributed import joined
+from nas.machine.exit_codes import without_teardown
+from nas.searching.search_gates import weight_gates
+from nas.searching.search_state import build_state
+from nas.searching.search_steps import arch_step, weight_step
+from nas.stages.estimate import baseline_of
+from nas.tasks.causal_lm import next_tokens
+from nas.training.setup import Setup, open_setup
+from nas.training.train import build_training, train_step
+from nas.training.train_state import save_state
 
 STEPS = 20  # of each kind in a round
 
@@ -52,24 +56,23 @@ def configuration(options: argparse.Namespace, world: int) -> Config:
 
 def kinds_of_steps(config: Config, machine: Machine) -> dict[str, Callable[[], object]]:
     """Name -> one step of that kind."""
-    corpus = load_corpus(config.data)
-    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
-    state, costs = build_state(config, corpus, machine, 0), build_costs(config, settings)
+    setup = Setup(config, load_corpus(config.data), machine)
+    state, costs = build_state(setup, 0), build_costs(config, setup.settings)
     state.step = 2  # past the warm-up
-    plain = build_training(Architecture.preset("interleaved", settings, config.model.layers), config, 0, machine)
+    plain = build_training(baseline_of(setup), setup, 0)
     steps: dict[str, Callable[[], object]] = {
-        "search: weights": lambda: weight_step(state, config, corpus, machine, 0),
-        "search: alphas": lambda: arch_step(state, config, corpus, costs, machine, 0),
-        "retraining": lambda: train_step(plain, config, corpus, machine, 0),
+        "search: weights": lambda: weight_step(state, setup, 0),
+        "search: alphas": lambda: arch_step(state, setup, costs, 0),
+        "retraining": lambda: train_step(plain, setup, 0),
     }
     if machine.world > 1:
-        steps["search: weights, DDP"] = ddp_step(config, corpus, machine)
+        steps["search: weights, DDP"] = ddp_step(setup)
     return steps
 
 
-def ddp_step(config: Config, corpus: object, machine: Machine) -> Callable[[], None]:
+def ddp_step(setup: Setup) -> Callable[[], None]:
     """The weight step with torch's wrapper around the whole supernet in place of our one message."""
-    state = build_state(config, corpus, machine, 0)
+    config, state = setup.config, build_state(setup, 0)
     state.model.alphas.requires_grad_(False)
     wrapped = DistributedDataParallel(state.model, find_unused_parameters=True)
     batches = torch.randint(256, (64, config.data.batch_size, config.data.seq_len + 1)).numpy()
@@ -77,7 +80,7 @@ def ddp_step(config: Config, corpus: object, machine: Machine) -> Callable[[], N
     def step() -> None:
         state.step += 1
         gates = weight_gates(state.host_alphas(), config, 0, state.step)
-        inputs, targets = tokens_to(batches[state.step % 64], machine.device)
+        (inputs,), _, targets = next_tokens(Batch(batches[state.step % 64], fresh=True), setup.machine.device)
         logits: Tensor = wrapped(inputs, gates)
         state.optimizer.zero_grad(set_to_none=True)
         functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
@@ -129,17 +132,17 @@ def checkpoint_share() -> tuple[float, float]:
     two)."""
     torch.set_num_threads(1)
     config = Config(run=RunConfig(device="cpu"))
-    corpus, machine = load_corpus(config.data), choose_machine(config.run)
-    state, saving = build_state(config, corpus, machine, 0), []
+    setup = open_setup(config)
+    state, saving = build_state(setup, 0), []
     state.step = config.search.warmup_steps  # the cheapest steps, without the alphas'
     started = time.perf_counter()
     for _ in range(STEPS):
-        weight_step(state, config, corpus, machine, 0)
+        weight_step(state, setup, 0)
     between = (time.perf_counter() - started) / STEPS * config.run.checkpoint_every
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for _ in range(STEPS):
             started = time.perf_counter()
-            save_state(state, Path(folder), machine)
+            save_state(state, Path(folder), setup.machine)
             saving.append(time.perf_counter() - started)
     return statistics.median(saving) * 1e3, statistics.median(saving) / (between + statistics.median(saving))
 

@@ -16,22 +16,22 @@ from ground_truth import EARLIER, LATE, METHODS, MIDDLE, configuration, print_ta
 from torch import Tensor
 
 from derive.strict_json import write_json
-from nas.batches import training_batch
-from nas.checkpoint import MetricsLog
-from nas.config import Config
-from nas.costs_table import build_costs
-from nas.data import Corpus, load_corpus
-from nas.losses import part_losses
-from nas.machine import Machine, choose_machine
-from nas.optimizers import learning_rate
-from nas.process import generator_from, run_jobs
-from nas.scoring import write_layouts
-from nas.search_gates import relaxed_gates
-from nas.search_loop import SearchState, arch_step, build_state, log_line, weight_step, write_probabilities
-from nas.stop import StopFlag
-from nas.train import evaluate
-from nas.train_state import save_state
-from nas.verdict import judge
+from nas.costs.costs_table import build_costs
+from nas.data.batches import Place, training_batch
+from nas.machine.process import generator_from, run_jobs
+from nas.machine.stop import StopFlag
+from nas.searching.scoring import write_layouts
+from nas.searching.search_gates import relaxed_gates
+from nas.searching.search_loop import log_line, write_probabilities
+from nas.searching.search_state import SearchState, build_state
+from nas.searching.search_steps import arch_step, weight_step
+from nas.searching.verdict import judge
+from nas.training.checkpoint import MetricsLog
+from nas.training.evaluation import evaluate
+from nas.training.losses import part_losses
+from nas.training.optimizers import learning_rate
+from nas.training.setup import Setup, open_setup
+from nas.training.train_state import save_state
 from supernet.gates import mean_entropy
 
 # Of the share of the alphas' steps that is past, 0 through the warm-up and 1 at the end: gates [N, C] of the next
@@ -43,9 +43,7 @@ class Search(NamedTuple):
     """What a change may look at."""
 
     state: SearchState
-    config: Config
-    corpus: Corpus
-    machine: Machine
+    setup: Setup
     seed: int
 
 
@@ -69,7 +67,7 @@ def auxiliary_skip(search: Search) -> Change:
 def entropy_pressure(search: Search) -> Change:
     """In the second half of the alphas' steps a plain gradient step down the layers' entropies, with a weight that
     rises from 0 to 1."""
-    net, rate = search.state.model, search.config.search.arch_lr
+    net, rate = search.state.model, search.setup.config.search.arch_lr
 
     def change(done: float) -> None:
         if done > 0.5:
@@ -99,7 +97,8 @@ def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change
     """At the end, layer after layer in random order: the candidate stays without which the mixture loses most, and the
     weights are tuned at a tenth of their rate (Wang et al. 2021, DARTS-PT).
     """
-    state, config, corpus, machine, seed = search
+    state, setup, seed = search
+    config = setup.config
     net, settings = state.model, config.search
 
     def gates() -> Tensor:
@@ -109,7 +108,7 @@ def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change
         others = gates()
         others[layer, candidate] = 0
         others[layer] /= others[layer].sum()
-        return evaluate(net, corpus, "alphas", config, machine, limit=tokens, gates=others).loss
+        return evaluate(net, setup, "alphas", limit=tokens, gates=others).loss
 
     def change(done: float) -> None:
         if done < 1:
@@ -120,24 +119,10 @@ def perturbation(search: Search, tuning: int = 25, tokens: int = 8192) -> Change
                 net.alphas[layer] = torch.full_like(losses, -torch.inf).index_fill(0, losses.argmax(), 0.0)
             net.train()
             for _ in range(tuning):
-                batch = training_batch(
-                    corpus,
-                    "weights",
-                    config.data,
-                    machine,
-                    memory_len=0,
-                    seed=seed,
-                    step=state.step,
-                    stream="weights",
-                    segment=0,
-                )
-                state.descend(
-                    part_losses(net, batch, machine, gates(), size=None, memory=None),
-                    settings.weight_lr / 10,
-                    settings.clip,
-                    machine,
-                    last=False,
-                )
+                place = Place(seed, "weights", state.step, segment=0)
+                batch = training_batch(setup.corpus, "weights", config.data, place, memory_len=0, share=setup.share)
+                losses = part_losses(net, batch, setup, gates(), memory=None)
+                state.descend(losses, settings.weight_lr / 10, settings.clip, setup.machine, last=False)
 
     return change
 
@@ -146,7 +131,8 @@ def few_attending(search: Search) -> Change:
     """Every other fair step of the warm-up runs a layout with just one or two attending blocks, anywhere, so that deep
     ones are trained as the first of their path as well.
     """
-    state, config, _, _, seed = search
+    state, setup, seed = search
+    config = setup.config
     layers, candidates = state.model.alphas.shape
     first = config.search.mixture * config.search.warmup_steps
 
@@ -164,15 +150,15 @@ def few_attending(search: Search) -> Change:
 
 def weight_step_at(search: Search, gates: Tensor) -> dict[str, Tensor]:
     """The product's weight step at given gates."""
-    state, config, corpus, machine, seed = search
+    state, setup, seed = search
+    config = setup.config
     step, steps = state.step, config.search
-    batch = training_batch(
-        corpus, "weights", config.data, machine, memory_len=0, seed=seed, step=step, stream="weights", segment=0
-    )
+    place = Place(seed, "weights", step, segment=0)
+    batch = training_batch(setup.corpus, "weights", config.data, place, memory_len=0, share=setup.share)
     state.model.train()
     rate = steps.weight_lr * learning_rate(step, steps.steps, floor=0.05)
-    losses = part_losses(state.model, batch, machine, gates, size=None, memory=None)
-    return {"loss": state.descend(losses, rate, steps.clip, machine, last=False)}
+    losses = part_losses(state.model, batch, setup, gates, memory=None)
+    return {"loss": state.descend(losses, rate, steps.clip, setup.machine, last=False)}
 
 
 SOFTMAX, SOFTMAX_LATE = METHODS["softmax (DARTS)"], METHODS["softmax, late"]
@@ -197,30 +183,28 @@ def timed_search(name: str, home: Path, seed: int, *, slot: int, stop: StopFlag)
     home.mkdir(parents=True, exist_ok=True)
     settings, start = CHANGES[name]
     config = configuration(**settings)
-    machine, corpus = choose_machine(config.run), load_corpus(config.data)
+    setup = open_setup(config)
     (home / "config.yaml").write_text(config.to_yaml())
-    write_json(home / "data.json", corpus.to_json())
-    costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    write_json(home / "data.json", setup.corpus.to_json())
+    costs = build_costs(config, setup.settings)
     started = time.process_time()
-    search = Search(build_state(config, corpus, machine, seed), config, corpus, machine, seed)
+    search = Search(build_state(setup, seed), setup, seed)
     state, steps = search.state, config.search
     change = start(search)
     with MetricsLog(home / "metrics.jsonl", 0) as metrics:
         while state.step < steps.steps:
             gates = change(max(0, state.step - steps.warmup_steps) / (steps.steps - steps.warmup_steps))
-            numbers = (
-                weight_step(state, config, corpus, machine, seed) if gates is None else weight_step_at(search, gates)
-            )
+            numbers = weight_step(state, setup, seed) if gates is None else weight_step_at(search, gates)
             if state.step > steps.warmup_steps and (state.step - steps.warmup_steps) % steps.arch_every == 0:
-                numbers |= arch_step(state, config, corpus, costs, machine, seed)
+                numbers |= arch_step(state, setup, costs, seed)
             if state.step == 1 or state.step % config.run.log_every == 0 or state.step == steps.steps:
-                metrics.write(**log_line(state, config, corpus, costs, machine, numbers))
+                metrics.write(**log_line(state, setup, costs, numbers))
             stop.check()
     change(1.0)
     state.recorded[-1] = state.model.probabilities().detach()
-    save_state(state, home, machine)
-    write_layouts(home, state.model, config, corpus, costs, machine, seed)
-    verdict = judge(state, config, corpus, machine, seed, home / "metrics.jsonl")
+    save_state(state, home, setup.machine)
+    write_layouts(home, state.model, setup, costs, seed)
+    verdict = judge(state, setup, seed, home / "metrics.jsonl")
     write_probabilities(home, state, costs, config, seed, verdict=verdict)
     write_json(home / "seconds.json", time.process_time() - started)
 

@@ -28,7 +28,7 @@ from speed_memory import print_memory
 from speed_sizes import CANDIDATES, Bench, Sizes, build_bench, in_turn, quartiles, timed
 from speed_steps import PEERS, PLAIN, SOFT, add_averages, own_turns, soft_mixture_step, step_flops
 
-from nas.startup import restart_prepared
+from nas.machine.startup import restart_prepared
 from supernet.gates import RELAXATIONS
 
 GROUPS = (PLAIN, "sampled:", "gumbel:", "gumbel_hard:", "softmax:", SOFT, "nni")  # rows, in the order of the table

@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from speed_sizes import Sizes, build_bench, in_turn, quartiles
 from speed_steps import AVERAGE, PLAIN, WHOLE, add_averages, own_turns
 
-from nas.plots_base import GREY, RC
+from nas.pictures.plots_base import GREY, RC
 
 PICTURE = Path(__file__).with_name("growth.png")
 COUNTS = (2, 3, 5, 7, 9, 12)

@@ -24,10 +24,11 @@ from nni.nas.nn.pytorch import LayerChoice, ModelSpace
 from speed_sizes import Bench, Sizes, build_bench
 from torch import Tensor, nn
 
-from nas.optimizers import build_adamw
-from supernet.backbone import Network
+from nas.training.optimizers import build_adamw
 from supernet.blocks import parse_candidates
-from supernet.layers import Context, build_layer
+from supernet.context import Context
+from supernet.layers import build_layer
+from supernet.network import Network
 
 
 class Alone(nn.Module):

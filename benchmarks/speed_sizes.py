@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import nas
-from nas.batches import training_batch
-from nas.config import DEFAULT_BLOCKS, Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
-from nas.data import Corpus, load_corpus
-from nas.machine import Machine, choose_machine
+from nas.config.sections import DEFAULT_BLOCKS, Config, DataConfig, ModelConfig, RetrainConfig, RunConfig, SearchConfig
+from nas.data.batches import Place, training_batch
+from nas.data.corpus import Corpus, load_corpus
+from nas.machine.device import Machine, choose_machine
+from nas.training.setup import Setup
 from supernet.settings import ModelSettings
 
 FAR = 10**6  # steps of a run of which only the first are taken, so that no schedule moves
@@ -90,12 +91,15 @@ class Bench:
     machine: Machine
     settings: ModelSettings
 
+    @property
+    def setup(self) -> Setup:
+        """As our own steps take it."""
+        return Setup(self.config, self.corpus, self.machine)
+
     def draw(self, part: str, step: int) -> Tensor:
         """A batch of a part, [B, T + 1], drawn as ours are."""
-        data, machine = self.config.data, self.machine
-        batch = training_batch(
-            self.corpus, part, data, machine, memory_len=0, seed=0, step=step, stream=part, segment=step
-        )
+        place = Place(0, part, step, segment=step)
+        batch = training_batch(self.corpus, part, self.config.data, place, memory_len=0, share=(0, 1))
         return torch.from_numpy(batch.tokens)
 
     def loss(self, model: nn.Module, batch: Tensor) -> Tensor:

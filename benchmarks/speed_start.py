@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from nas.startup import loading
+from nas.machine.startup import loading
 
 
 def main() -> None:
@@ -20,17 +20,17 @@ def main() -> None:
         import torch
 
         elsewhere = time.time() - importing
-        import nas.search_loop
+        import nas.searching.search_loop
         import search
 
-    take = nas.search_loop.weight_step
+    take = nas.searching.search_loop.weight_step
 
-    def take_one(*state: object) -> None:
-        take(*state)
+    def take_one(*arguments: object) -> None:
+        take(*arguments)
         print(json.dumps(time.time() - started - elsewhere), flush=True)
         os._exit(0)
 
-    nas.search_loop.weight_step = take_one
+    nas.searching.search_loop.weight_step = take_one
     torch.set_num_threads(1)
     search.main(arguments)
 

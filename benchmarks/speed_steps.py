@@ -5,6 +5,7 @@ and cut alike for all; with it go clipping and both optimizers. Ours takes the s
 steps.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -14,15 +15,17 @@ from speed_sizes import FAR, Bench, timed
 from torch import Tensor, nn
 
 from derive import Architecture, build
-from nas.config import SearchConfig
-from nas.costs_table import build_costs
-from nas.optimizers import build_adamw
-from nas.search_loop import arch_step, build_state, weight_step
-from nas.train import train_step
-from nas.train_state import TrainState
-from supernet.backbone import Network
+from nas.config.sections import SearchConfig
+from nas.costs.costs_table import build_costs
+from nas.searching.search_state import build_state
+from nas.searching.search_steps import arch_step, weight_step
+from nas.training.optimizers import build_adamw
+from nas.training.train import train_step
+from nas.training.train_state import TrainState
 from supernet.blocks import parse_candidates
-from supernet.layers import Context, build_layer
+from supernet.context import Context
+from supernet.layers import build_layer
+from supernet.network import Network
 
 PLAIN, SOFT = "plain interleaved: training step", "plain soft mixture: weights + alphas"
 AVERAGE, WHOLE = "sampled: average step", "sampled: average step, whole search"
@@ -55,7 +58,7 @@ def plain_step(bench: Bench) -> Callable[[], object]:
     """The limit: one training step of the interleaved layout."""
     model = build(interleaved(bench)).to(bench.machine.device)
     state = TrainState(model, build_adamw(model, 1e-3, 0.01), bench.machine.scaler())
-    return partial(train_step, state, bench.config, bench.corpus, bench.machine, 0)
+    return partial(train_step, state, bench.setup, 0)
 
 
 def interleaved(bench: Bench) -> Architecture:
@@ -67,16 +70,17 @@ def search_steps(bench: Bench, relaxation: str, **search: object) -> dict[str, C
     """Name -> our steps of a relaxation after the warm-up and, for `sampled`, the two kinds within it; all on one
     supernet."""
     config = bench.sizes.configuration(relaxation=relaxation, warmup_steps=0, **search)
-    state = build_state(config, bench.corpus, bench.machine, 0)
+    setup = dataclasses.replace(bench.setup, config=config)
+    state = build_state(setup, 0)
     costs = build_costs(config, bench.settings)
     steps: dict[str, Callable[[], object]] = {
-        f"{relaxation}: weights": partial(weight_step, state, config, bench.corpus, bench.machine, 0),
-        f"{relaxation}: alphas": partial(arch_step, state, config, bench.corpus, costs, bench.machine, 0),
+        f"{relaxation}: weights": partial(weight_step, state, setup, 0),
+        f"{relaxation}: alphas": partial(arch_step, state, setup, costs, 0),
     }
     if relaxation == "sampled":
         for name, mixture in ((MIXTURE, 1.0), (FAIR, 0.0)):
             warming = bench.sizes.configuration(relaxation=relaxation, warmup_steps=FAR - 1, mixture=mixture)
-            steps[name] = partial(weight_step, state, warming, bench.corpus, bench.machine, 0)
+            steps[name] = partial(weight_step, state, dataclasses.replace(bench.setup, config=warming), 0)
     return steps
 
 

@@ -16,15 +16,14 @@ import torch
 from ground_truth import BUDGET, LETTERS, STEPS, configuration, read_truth, standalone_seconds
 from scipy.stats import kendalltau
 
-from nas.batches import training_batch
-from nas.checkpoint import restore
-from nas.data import load_corpus
-from nas.losses import part_losses
-from nas.machine import choose_machine
-from nas.optimizers import build_adamw
-from nas.search_loop import build_state
-from nas.train import evaluate
-from nas.train_state import TrainState
+from nas.data.batches import Place, training_batch
+from nas.searching.search_state import build_state
+from nas.training.checkpoint import restore
+from nas.training.evaluation import evaluate
+from nas.training.losses import part_losses
+from nas.training.optimizers import build_adamw
+from nas.training.setup import open_setup
+from nas.training.train_state import TrainState
 
 MARKS = (0, 5, 10, 20, 40)  # steps after which a layout is scored
 TOKENS = 8192
@@ -34,8 +33,8 @@ SCORED = 24  # layouts that a search scores, for the cost
 def tuned_losses(home: Path, patterns: list[str], rate: float) -> tuple[dict[str, list[float]], float]:
     """Layout -> losses at MARKS; and the CPU seconds of one tuning step of one layout."""
     config = configuration()
-    machine, corpus = choose_machine(config.run), load_corpus(config.data)
-    trained = build_state(config, corpus, machine, 0)
+    setup = open_setup(config)
+    trained = build_state(setup, 0)
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(home / "checkpoint.pt", Path(folder) / "checkpoint.pt")
         restore(trained, Path(folder))
@@ -45,23 +44,17 @@ def tuned_losses(home: Path, patterns: list[str], rate: float) -> tuple[dict[str
         row = torch.tensor([LETTERS.index(letter) for letter in pattern])
         gates = torch.nn.functional.one_hot(row, len(LETTERS)).float()
         net = copy.deepcopy(trained.model)
-        state = TrainState(net, build_adamw(net, rate, config.search.weight_decay), machine.scaler())
+        state = TrainState(net, build_adamw(net, rate, config.search.weight_decay), setup.machine.scaler())
         found[pattern] = []
         for step in range(MARKS[-1] + 1):
             if step in MARKS:
-                found[pattern].append(evaluate(net, corpus, "alphas", config, machine, limit=TOKENS, gates=gates).loss)
+                found[pattern].append(evaluate(net, setup, "alphas", limit=TOKENS, gates=gates).loss)
                 net.train()
             started = time.process_time()
-            batch = training_batch(
-                corpus, "weights", config.data, machine, memory_len=0, seed=0, step=step, stream="tuning", segment=0
-            )
-            state.descend(
-                part_losses(net, batch, machine, gates, size=None, memory=None),
-                rate,
-                config.search.clip,
-                machine,
-                last=False,
-            )
+            place = Place(0, "tuning", step, segment=0)
+            batch = training_batch(setup.corpus, "weights", config.data, place, memory_len=0, share=setup.share)
+            losses = part_losses(net, batch, setup, gates, memory=None)
+            state.descend(losses, rate, config.search.clip, setup.machine, last=False)
             seconds += time.process_time() - started
     return found, seconds / len(patterns) / (MARKS[-1] + 1)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from derive import file_checks as checks
-from derive.patterns import MAX_LAYERS, compress, expand
+from derive.patterns import INTERLEAVED, MAX_LAYERS, compress, expand
 from derive.presets import find_preset, preset_pattern
 from derive.strict_json import read_json, write_json
 from supernet.blocks import Candidate, candidate_cost, candidate_to_json, letters, parse_candidate
@@ -90,9 +90,7 @@ class Architecture:
 
     def relative_flops(self, seq_len: int) -> float:
         """The layers' FLOPs over those of the interleaved baseline (sf)x(N/2) on the same widths."""
-        pair = [
-            candidate_cost(Candidate(block), self.model, seq_len)[1] for block in ("self_attention", "feed_forward")
-        ]
+        pair = [candidate_cost(Candidate(block), self.model, seq_len)[1] for block in INTERLEAVED]
         return self.layer_flops(seq_len) / (len(self.layers) / 2 * sum(pair))
 
     def with_cost(self, seq_len: int, *, relative_latency: float | None = None) -> "Architecture":

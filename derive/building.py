@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from supernet.backbone import Network
 from supernet.errors import UserError
 from supernet.layers import build_layer
+from supernet.network import Network
 
 if TYPE_CHECKING:
     from derive.architecture import Architecture

@@ -67,6 +67,9 @@ def compress(flat: str) -> str:
     return "".join(pieces)
 
 
+INTERLEAVED = ("self_attention", "feed_forward")  # the two blocks of the baseline, which costs are fractions of
+
+
 def interleaved(layers: int) -> str:
     """`sfsf...`, the baseline that costs are compared with; an odd last layer is attention."""
     return ("sf" * layers)[:layers]

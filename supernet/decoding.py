@@ -7,27 +7,22 @@ had been generated.
 Shapes: B batch, T prompt, t new positions, n positions of the window read so far, V vocabulary, d width, M' memory.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from supernet.attention import Past
+from supernet.backbone import Backbone
 from supernet.errors import SettingError
-
-if TYPE_CHECKING:
-    from supernet.attention import Past
-    from supernet.backbone import Network
 
 
 @torch.no_grad()
 def generate(
-    model: Network,
+    model: Backbone,
     prompt: Tensor,
     count: int,
     *,
@@ -70,7 +65,7 @@ class Decoder:
     whole window for each piece. The model must be causal and in eval mode, and stay as it is; call under torch.no_grad.
     """
 
-    def __init__(self, model: Network):
+    def __init__(self, model: Backbone):
         self.model = model
         self.streaming = list(itertools.takewhile(lambda layer: getattr(layer, "streams", False), model.layers))
         self.others = list(model.layers)[len(self.streaming) :]
@@ -165,7 +160,7 @@ def check_choice(temperature: float, top_k: int | None) -> None:
         raise SettingError("top_k", f"expected an integer from 1 on, or null (None) for all tokens, got {top_k!r}")
 
 
-def _check(model: Network, prompt: Tensor, count: int, temperature: float, top_k: int | None) -> None:
+def _check(model: Backbone, prompt: Tensor, count: int, temperature: float, top_k: int | None) -> None:
     settings = model.settings
     if not settings.causal:
         raise ValueError(f"only a causal_lm can generate, this model is a {settings.task}")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from supernet.attention import Past
-from supernet.backbone import Network
 from supernet.layers import IdentityLayer, Layer, build_layer
+from supernet.network import Network
 from supernet.settings import ModelSettings
 from supernet.synthesizers import (
     FactorizedRandomSynthesizer,

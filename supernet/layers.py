@@ -1,35 +1,17 @@
 """One layer: a block with its norm and residual, and the supernet's gated sum of several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from supernet.attention import Past, Relative, is_hooked, with_memory
 from supernet.blocks import Candidate, all_options, block_class
+from supernet.context import Context
 from supernet.settings import ModelSettings
 from supernet.shared_values import attend_together, tie_values
-
-
-class Context(NamedTuple):
-    """What a layer sees beside its input: padding mask [B, T], its memory [B, M', d], relative positions.
-
-    With `recompute` what lies within a layer is not kept for the backward pass but computed again there.
-    """
-
-    mask: Tensor | None = None
-    memory: Tensor | None = None
-    relative: Relative | None = None
-    recompute: bool = False
-
-    def run(self, function: Callable[..., Tensor], *arguments: Tensor) -> Tensor:
-        """function(*arguments, self), recomputed in the backward pass where that is asked for (Chen et al. 2016)."""
-        if self.recompute and torch.is_grad_enabled():
-            return checkpoint(function, *arguments, self, use_reentrant=False)
-        return function(*arguments, self)
 
 
 class Mixture(NamedTuple):

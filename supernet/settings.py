@@ -9,7 +9,7 @@ from typing import Any
 
 from supernet.errors import SettingError, did_you_mean
 
-TASKS = ("causal_lm", "masked_lm")
+TASKS = {"causal_lm": True, "masked_lm": False}  # task -> whether a token attends to those before it alone
 NORMS = ("pre", "post")
 POSITIONS = ("learned", "sinusoidal", "relative", "none")
 LARGEST = 2**31 - 1  # bounds every size, so that a hostile file cannot ask for more memory than a count can hold
@@ -53,7 +53,7 @@ class ModelSettings:
             raise SettingError("model.heads", f"{self.heads} does not divide d_model {self.d_model}")
         if self.position == "sinusoidal" and self.d_model % 2:
             raise SettingError("model.d_model", f"sinusoidal positions need an even width, got {self.d_model}")
-        if self.memory_len and self.task != "causal_lm":
+        if self.memory_len and not self.causal:
             raise SettingError("model.memory_len", f"task {self.task!r} has no memory; use 0")
         if self.memory_len and self.position in ("learned", "sinusoidal"):
             raise SettingError(
@@ -68,7 +68,7 @@ class ModelSettings:
     @property
     def causal(self) -> bool:
         """Whether position i may look only at positions up to i."""
-        return self.task == "causal_lm"
+        return TASKS[self.task]
 
     @classmethod
     def from_mapping(

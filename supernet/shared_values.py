@@ -5,15 +5,12 @@ W_O, so V and W_O are computed once. Head counts may differ. Shapes: B batch, T 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from supernet.attention import Attending, Past, split_heads, with_memory
-
-if TYPE_CHECKING:
-    from supernet.layers import Context
+from supernet.context import Context
 
 
 def tie_values(layers: Sequence[nn.Module]) -> list[int]:
@@ -26,7 +23,7 @@ def tie_values(layers: Sequence[nn.Module]) -> list[int]:
     return attending
 
 
-def attend_together(layers: Sequence[nn.Module], x: Tensor, gates: Tensor, context: "Context") -> Tensor:
+def attend_together(layers: Sequence[nn.Module], x: Tensor, gates: Tensor, context: Context) -> Tensor:
     """sum_i g_i F_i(x) over pre-norm layers with tied values, [B, T, d]; gates [n]. Dropout falls on the sum, not on
     each term."""
     first, memory = layers[0], context.memory

@@ -13,14 +13,16 @@ import torch
 import torch.distributed as dist
 from tiny_runs import CPU, assert_equal, tiny
 
-from nas.costs_table import build_costs
-from nas.data import load_corpus
-from nas.distributed import average, joined, require_equal, stop_asked
-from nas.exit_codes import without_teardown
-from nas.machine import Machine
-from nas.search_loop import arch_step, build_state, weight_step
-from nas.sharding import gathered
-from nas.stop import StopFlag
+from nas.costs.costs_table import build_costs
+from nas.data.corpus import load_corpus
+from nas.machine.device import Machine
+from nas.machine.distributed import average, joined, require_equal, stop_asked
+from nas.machine.exit_codes import without_teardown
+from nas.machine.sharding import gathered
+from nas.machine.stop import StopFlag
+from nas.searching.search_state import build_state
+from nas.searching.search_steps import arch_step, weight_step
+from nas.training.setup import Setup
 from supernet.errors import RunFailed
 from supernet.gates import RELAXATIONS
 
@@ -40,13 +42,13 @@ def losses_of(
         **changes,
     )
     corpus = load_corpus(config.data)
-    state, losses, trained = build_state(config, corpus, machine, 0), [], []
+    state, losses, trained = build_state(Setup(config, corpus, machine), 0), [], []
     costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
     for step in range(STEPS):
-        losses.append(weight_step(state, config, corpus, machine, 0)["loss"])
+        losses.append(weight_step(state, Setup(config, corpus, machine), 0)["loss"])
         trained.append({name for name, parameter in state.model.named_parameters() if parameter.grad is not None})
         if step >= 8:
-            losses.append(arch_step(state, config, corpus, costs, machine, 0)["arch_loss"])
+            losses.append(arch_step(state, Setup(config, corpus, machine), costs, 0)["arch_loss"])
     assert state.to_checkpoint()["step"] == STEPS
     return losses, gathered(state.model.alphas.detach()), trained
 
@@ -71,19 +73,19 @@ def check_checkpoints(machine: Machine) -> None:
     """The state of shared-out weights is that of whole ones and can be taken up by them."""
     config = tiny(data__batch_size=3, search__relaxation="sampled", model__memory_len=20, model__position="relative")
     corpus = load_corpus(config.data)
-    whole = build_state(config, corpus, machine, 0)
+    whole = build_state(Setup(config, corpus, machine), 0)
     for _ in range(10):
-        weight_step(whole, config, corpus, machine, 0)
+        weight_step(whole, Setup(config, corpus, machine), 0)
     sharded_config = dataclasses.replace(config, run=dataclasses.replace(config.run, shard=True))
-    sharded = build_state(sharded_config, corpus, machine, 1)
-    weight_step(sharded, sharded_config, corpus, machine, 0)
+    sharded = build_state(Setup(sharded_config, corpus, machine), 1)
+    weight_step(sharded, Setup(sharded_config, corpus, machine), 0)
     # as from a file: optimizers keep the tensors that they are given
     sharded.load(copy.deepcopy(whole.to_checkpoint()))
     assert_equal(sharded.to_checkpoint(), whole.to_checkpoint())
     for _ in range(3):
         losses = (
-            weight_step(sharded, sharded_config, corpus, machine, 0)["loss"],
-            weight_step(whole, config, corpus, machine, 0)["loss"],
+            weight_step(sharded, Setup(sharded_config, corpus, machine), 0)["loss"],
+            weight_step(whole, Setup(config, corpus, machine), 0)["loss"],
         )
         assert abs(losses[0] - losses[1]) < 1e-5
     saved = sharded.to_checkpoint()["memory"]

@@ -19,16 +19,17 @@ from made_runs import add_sweep, build_run
 from derive import Architecture, derive_architectures, derive_contenders
 from derive.constraints import parse_rules
 from derive.yaml_file import read_yaml
-from nas.batches import evaluation_batches
-from nas.checkpoint import CURRENT, MetricsLog, restore, save_checkpoint
-from nas.config import Config, DataConfig, load_run_config
-from nas.data import load_corpus
-from nas.options import config_from_values, run_choices
-from nas.report import write_report
-from nas.run_files import Run
-from nas.tokens import build_encoder
-from nas.train import load_weights, save_weights
-from nas.watch import view
+from nas.config.options import config_from_values
+from nas.config.run_config import load_run_config, run_choices
+from nas.config.sections import Config, DataConfig
+from nas.data.batches import evaluation_batches
+from nas.data.corpus import load_corpus
+from nas.data.tokens import build_encoder
+from nas.page.report import write_report
+from nas.page.watch import view
+from nas.results.run_files import Run
+from nas.training.checkpoint import CURRENT, MetricsLog, restore, save_checkpoint
+from nas.training.weights import load_weights, save_weights
 from supernet.blocks import BLOCKS, Candidate, parse_candidate
 from supernet.errors import UserError
 from supernet.settings import ModelSettings

@@ -8,7 +8,7 @@ import yaml
 
 from derive import Architecture, derive_architectures
 from derive.strict_json import dumps_line, write_json
-from nas.run_readers import read_probabilities
+from nas.results.run_readers import read_probabilities
 from supernet.blocks import BLOCKS, candidate_cost, parse_candidate
 from supernet.settings import ModelSettings
 

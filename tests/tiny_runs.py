@@ -15,13 +15,15 @@ import torch
 import yaml
 
 import search
-from nas.config import Config
-from nas.costs_table import CostTable, build_costs
-from nas.data import Corpus, load_corpus
-from nas.machine import Machine
-from nas.options import config_from_values
-from nas.search_loop import SearchState, build_state, run_search
-from nas.stop import SIGNALS, StopFlag
+from nas.config.options import config_from_values
+from nas.config.sections import Config
+from nas.costs.costs_table import CostTable, build_costs
+from nas.data.corpus import Corpus, load_corpus
+from nas.machine.device import Machine
+from nas.machine.stop import SIGNALS, StopFlag
+from nas.searching.search_loop import run_search
+from nas.searching.search_state import SearchState, build_state
+from nas.training.setup import Setup
 
 ROOT = Path(__file__).parents[1]
 CPU = Machine(torch.device("cpu"), torch.float32)
@@ -112,27 +114,33 @@ def tiny_yaml(path: Path, **changes: Any) -> Path:
 class Bench:
     """A search that is taken step by step."""
 
+    setup: Setup
     config: Config
     corpus: Corpus
     costs: CostTable
     state: SearchState
 
 
+def setup_of(config: Config, machine: Machine = CPU) -> Setup:
+    """The configuration with its text, on one CPU."""
+    return Setup(config, load_corpus(config.data), machine)
+
+
 def bench(seed: int = 0, **changes: Any) -> Bench:
     """A new search on the built-in text."""
     config = tiny(**changes)
     corpus = load_corpus(config.data)
-    settings = config.model.settings(corpus.vocab_size, config.data.seq_len)
-    return Bench(config, corpus, build_costs(config, settings), build_state(config, corpus, CPU, seed))
+    setup = Setup(config, corpus, CPU)
+    return Bench(setup, config, corpus, build_costs(config, setup.settings), build_state(setup, seed))
 
 
 def search_in(folder: Path, config: Config, stop: StopFlag | None = None, seed: int = 0) -> None:
     """A whole search in this process, its progress bar unseen."""
-    corpus = load_corpus(config.data)
-    costs = build_costs(config, config.model.settings(corpus.vocab_size, config.data.seq_len))
+    setup = setup_of(config)
+    costs = build_costs(config, setup.settings)
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.redirect_stderr(io.StringIO()):
-        run_search(config, corpus, costs, folder, seed, CPU, stop or StopFlag())
+        run_search(setup, costs, folder, seed, stop=stop or StopFlag())
 
 
 def assert_equal(one: Any, other: Any, path: str = "") -> None:

@@ -1,0 +1,4 @@
+"""The command line and its small commands.
+
+Imports all rooms before it.
+"""
