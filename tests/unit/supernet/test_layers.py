@@ -1,11 +1,14 @@
 """A layer around its block, the gated sum, and one suite of properties over every block."""
 
 import copy
+import json
 from collections.abc import Callable
 
 import pytest
 import torch
 from by_hand import LENGTH, WIDTH, hand_attention, hand_layer, hand_norm, random_input, shaken, small
+from record_names import PATH as NAMES
+from record_names import SETTINGS, names_of
 from torch import Tensor, nn
 
 from supernet.blocks import BLOCKS, parse_candidate
@@ -230,3 +233,9 @@ def test_a_block_that_does_not_keep_the_shape_is_refused(make: Callable[[Tensor]
     layer.block = Odd(make)
     with pytest.raises(ValueError, match=words):
         layer(random_input(3, 13, WIDTH), Context())
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_names_and_shapes_of_tensors_are_those_that_files_rely_on(kind: str) -> None:
+    """Weights of earlier runs load by them; `python tests/record_names.py` records a change that is meant."""
+    assert names_of(SETTINGS[kind]) == json.loads(NAMES.read_text(encoding="utf-8"))[kind]
