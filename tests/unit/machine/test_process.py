@@ -98,7 +98,7 @@ if __name__ == "__main__":
 def start_parent(folder: Path) -> subprocess.Popen:
     """A process with two workers that wait to be stopped."""
     script = folder / "parent.py"
-    script.write_text(SCRIPT.format(paths=[str(ROOT), str(ROOT / "tests")]))
+    script.write_text(SCRIPT.format(paths=[str(ROOT), str(ROOT / "tests"), str(Path(__file__).parent)]))
     parent = subprocess.Popen(
         [sys.executable, script, folder], env=environment(), stderr=subprocess.PIPE, start_new_session=True
     )
