@@ -196,7 +196,7 @@ def _first_positions(length: int, width: int) -> Tensor:
     """[L, d]: what learned positions start from: sinusoids of the embedding's scale, wavelengths from 2 pi to 2 pi L.
 
     A shift is then linear, so attention finds the previous token early; from random ones it takes twice the steps to
-    leave a bigram model's loss, and in a supernet it did not within thousands (benchmarks/README.md).
+    leave a bigram model's loss, and in a supernet it did not within thousands (docs/log.md).
     """
     start = sinusoids(torch.arange(length), width, base=max(length, 2)) * (2 / width) ** 0.5
     return start.to(torch.get_default_dtype())

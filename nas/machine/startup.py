@@ -21,7 +21,7 @@ def prepare(environment: MutableMapping[str, str] = os.environ) -> None:
     """Set what the user has not set."""
     # Threads that wait for each other spin for about a tenth of a millisecond, then sleep. Never spinning costs small
     # models three quarters of their speed on an idle machine; OpenMP's own hundreds of milliseconds make a step twenty
-    # times slower where anything else runs (benchmarks/README.md).
+    # times slower where anything else runs (docs/log.md).
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault("GOMP_SPINCOUNT", "3000")
     if not any(name.startswith("MALLOC_") for name in environment):  # older names of the same choices

@@ -7,7 +7,7 @@ from supernet.blocks import BLOCKS
 
 # Chosen by a search over hues: every two differ by at least 20 (CIE Lab) for normal sight and for each kind of colour
 # blindness, and the nine lightnesses differ by at least 5, so that a grey print keeps them apart
-# (tests/test_palette.py).
+# (tests/unit/pictures/test_palette.py).
 COLORS = {
     "self_attention": "#1037D5",
     "dense_synthesizer": "#B03009",
