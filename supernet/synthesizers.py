@@ -7,6 +7,7 @@ is the segment's key j. Synthetic logits are not scaled.
 """
 
 import itertools
+import math
 from functools import partial
 from typing import ClassVar
 
@@ -244,7 +245,8 @@ class Synthesizer(Attending):
             return self._mixed(x, seen, mask)
         rows = rows if x.device.type == "cpu" else len(x)
         parts = (None if one is None else one.split(rows) for one in (x, seen.values, seen.keys, mask))
-        xs, values, keys, masks = (part or itertools.repeat(None) for part in parts)
+        pieces = math.ceil(len(x) / rows)
+        xs, values, keys, masks = (part or itertools.repeat(None, pieces) for part in parts)
         pasts = (seen._replace(values=own, keys=key) for own, key in zip(values, keys, strict=True))
         run = partial(checkpoint, self._mixed, use_reentrant=False) if torch.is_grad_enabled() else self._mixed
         return torch.cat([run(part, past, real) for part, past, real in zip(xs, pasts, masks, strict=True)])
