@@ -42,6 +42,7 @@ class _Pieces:
     held: np.ndarray
     number: np.ndarray
     takes: np.ndarray
+    shortest: float  # nats of a clause of least length
 
     def clause(self, at: int) -> Clause:
         """The clause of that place in the order, with its kind and count."""
@@ -104,35 +105,53 @@ def _pieces(layers: int, sums: np.ndarray, rest: int, kinds: list[str], counts: 
     gains = gains - NAT * clause_bits(len(kinds))
     order = np.argsort(-gains, kind="stable")
     order = order[gains[order] > LEAST_GAIN]
-    return _Pieces(clauses, kinds, order, gains[order], held[order], number[order], takes[order])
+    shortest = NAT * (clause_bits(len(kinds)) + 2)
+    return _Pieces(clauses, kinds, order, gains[order], held[order], number[order], takes[order], shortest)
 
 
 def _best_sum(pieces: _Pieces, most: np.ndarray, floor: float) -> tuple[list[int], float]:
     """One to three pieces that take different layers, of the largest summed gain over `floor`; none where there are
-    none."""
-    best, chosen = floor, []
-    # what the whole program can gain with this piece in it
-    bound = pieces.gains + (most.sum() - pieces.takes @ most)
-    kept = np.flatnonzero(bound > best + LEAST_GAIN)
-    gains, takes = pieces.gains[kept], _packed(pieces.takes[kept])
+    none.
+
+    Pieces are tried in the order of their gains. A sum with some of them in it is at most what they gain and what the
+    layers that they leave free could gain, less the length of a shortest clause.
+    """
+    best, chosen = floor + LEAST_GAIN, []
+    total, own = float(most.sum()) - pieces.shortest, pieces.takes @ most
+    kept = np.flatnonzero(pieces.gains + np.maximum(0, total - own) > best)
+    gains, own, takes = pieces.gains[kept], own[kept], _packed(pieces.takes[kept])
     for first in range(len(kept)):
-        if gains[first : first + MOST_CLAUSES].sum() <= best + LEAST_GAIN:
+        if gains[first : first + MOST_CLAUSES].sum() <= best:
             break
-        if bound[kept[first]] <= best + LEAST_GAIN:
-            continue
-        if gains[first] > best + LEAST_GAIN:
-            best, chosen = float(gains[first]), [first]
-        free = first + 1 + np.flatnonzero(~(takes[first + 1 :] & takes[first]).any(axis=1))
-        for place, second in enumerate(free):
-            if gains[first] + gains[free[place : place + 2]].sum() <= best + LEAST_GAIN:
-                break
-            if gains[first] + gains[second] > best + LEAST_GAIN:
-                best, chosen = float(gains[first] + gains[second]), [first, second]
-            later = free[place + 1 :]
-            third = later[np.flatnonzero(~(takes[later] & takes[second]).any(axis=1))[:1]]
-            if third.size and gains[[first, second, third[0]]].sum() > best + LEAST_GAIN:
-                best, chosen = float(gains[[first, second, third[0]]].sum()), [first, second, int(third[0])]
-    return [int(kept[at]) for at in chosen], best
+        if gains[first] > best:
+            best, chosen = float(gains[first]) + LEAST_GAIN, [first]
+        behind = np.arange(first + 1, len(kept))
+        bound = gains[first] + gains[behind] + np.maximum(0, total - own[first] - own[behind])
+        free = behind[(bound > best) & ~(takes[behind] & takes[first]).any(axis=1)]
+        two, pair = _best_two(gains, takes, free, best - float(gains[first]))
+        if two:
+            best, chosen = float(gains[first]) + pair, [first, *two]
+    return [int(kept[at]) for at in chosen], best - LEAST_GAIN
+
+
+def _best_two(gains: np.ndarray, takes: np.ndarray, free: np.ndarray, floor: float) -> tuple[list[int], float]:
+    """One or two of `free` that take different layers, of the largest summed gain over `floor`; and floor or that
+    gain."""
+    chosen: list[int] = []
+    own = gains[free]
+    if own.size and own[0] > floor:
+        chosen, floor = [int(free[0])], float(own[0]) + LEAST_GAIN
+    for place in range(len(free) - 1):
+        # those behind that would be enough, if they are disjoint
+        until = place + 1 + int(np.searchsorted(-own[place + 1 :], own[place] - floor, side="left"))
+        if until == place + 1:
+            break
+        apart = ~(takes[free[place + 1 : until]] & takes[free[place]]).any(axis=1)
+        at = int(apart.argmax())
+        if apart[at]:
+            chosen, floor = [int(free[place]), int(free[place + 1 + at])], float(own[place] + own[place + 1 + at])
+            floor += LEAST_GAIN
+    return chosen, floor
 
 
 def _packed(takes: np.ndarray) -> np.ndarray:
