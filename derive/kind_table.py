@@ -1,8 +1,8 @@
 """What programs are scored against: log-probabilities of each kind in each layer, a table a seed and recorded step.
 
 N layers, C candidates, A of them attention-like, S seeds. The *kinds* are the candidates and, with two or more
-attention-like ones, `attention`, whose probability is their sum's share A: a table that knows nothing then gives 1 / C to
-every kind, and no program gains by it.
+attention-like ones, `attention`, whose probability is the A-th part of their sum: a table that knows nothing then gives
+1 / C to every kind, and no program gains by it.
 """
 
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ from derive.programs import NAT, Clause, Program, place_bits
 
 DRAWS = 400
 ENOUGH = 0.95  # of the draws
-LEAST_MARGIN = math.log(20)  # nats over a table of 1 / C throughout: random tables reach it once in twenty (README of it: docs/rules.md)
+LEAST_MARGIN = math.log(20)  # nats over a table of 1 / C throughout: at most one random table in twenty has that
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Certainty:
 
     `margin`: nats, each seed counted once, by which it beats a table that knows nothing, its length paid. `supported`:
     it beats that and the best constant. `returns`: for each clause the share of draws whose best program has one like
-    it. `picks`: the best program of each draw, by place in `shortlist`.
+    it. `picks`: the best program of each draw, by place in `shortlist`; `weights` [draws, steps of all windows]: how
+    often it has each recorded step.
     """
 
     program: Program
@@ -42,6 +43,7 @@ class Certainty:
     returns: list[float]
     shortlist: list[Program]
     picks: np.ndarray
+    weights: np.ndarray
 
     def clause_supported(self, at: int) -> bool:
         """Whether the program is supported and the clause, give or take a layer or period, returns in 95 % of draws."""
@@ -85,6 +87,7 @@ def certainty(table: Table, seed: int = 0) -> Certainty:
         [_returns(clause, table.layers, listed, picks) for clause in program.clauses],
         listed,
         picks,
+        weights,
     )
 
 

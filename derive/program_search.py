@@ -1,12 +1,12 @@
-"""The program that explains a table best, exactly: what its layout's log-probability is over all seeds, less its length.
+"""The program that explains a table best, found exactly.
 
-    score(program) = sum over seeds s of log P_s(layout) - length in nats
+    score(program) = SAMPLES * sum over seeds s of log P_s(layout) - length in nats
     log P_s(layout) = sum over layers l of the mean over steps of log p(kind of l), the best placement for a count, less
                       what placing it costs
 
-Each seed counts as one sample of a layout. Since no layer is held twice, a program's score is that of its rest plus what
-each clause gains over it, so the search is for at most three clauses of disjoint layers with the largest sum of gains:
-branch and bound, where a clause is left out when even the best kind in every other layer would not make up for it.
+Since no layer is held twice, a program's score is that of its rest plus what each clause gains over it, so the search
+is for at most three clauses of disjoint layers with the largest sum of gains: branch and bound, where a clause is left
+out when even the best kind in every other layer would not make up for it.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,9 @@ import numpy as np
 from derive.clause_space import count_gains, count_spans, every_spans, every_sums
 from derive.programs import MOST_CLAUSES, NAT, Clause, Program, clause_bits, rest_bits
 
-SAMPLES = 2  # that each seed counts as when a program is picked
+# Layouts that each seed counts for when a program is picked. A seed's probabilities are more than one layout: at 1
+# two layers at either end of a sandwich do not pay for the clause that tells of them (benchmarks/rules.py).
+SAMPLES = 2
 LEAST_GAIN = 1e-9  # nats: what is not better by more counts as equal, and the one found first stays
 SINGLES = 12  # programs of one clause that are kept of each rest, as rivals
 

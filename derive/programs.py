@@ -121,7 +121,7 @@ class Program:
 
 
 def rest_bits(default: bool, kinds: int) -> float:
-    """A rule says what departs from feed-forward: seven programs of eight have the default, the others name their kind."""
+    """A rule tells what departs from feed-forward: seven programs of eight have the default, others name their kind."""
     return math.log2(8 / 7) if default else 3 + math.log2(max(1, kinds - 1))
 
 
