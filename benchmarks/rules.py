@@ -1,6 +1,6 @@
 """Whether rules come back from planted tables, and stay silent on noise: python benchmarks/rules.py [--draws 100]
 
-Published layouts planted sharply (0.97) and at 0.6 with Dirichlet noise of a given concentration over one seed or three;
+Published layouts planted sharply (0.97) and at 0.6 with Dirichlet noise of a given concentration, one seed or three;
 regions of attention; tables of noise, with how many have a supported clause; and the time of a whole derivation of 48
 layers, 9 candidates and 3 seeds. Prints one table each. One core: OMP_NUM_THREADS=1.
 """

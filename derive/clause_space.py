@@ -29,7 +29,7 @@ class Spans:
 def every_spans(layers: int) -> Spans:
     """All clauses `every p-th layer from a to b`: of those that hold the same layers the one of whole periods."""
     starts = _borders(layers, GRID)
-    periods = range(1, layers if layers <= GRID else LONGEST_PERIOD + 1)
+    periods = range(1, max(2, layers) if layers <= GRID else LONGEST_PERIOD + 1)
     found = []
     for period in periods:
         # offsets within the first period are all looked at, however deep

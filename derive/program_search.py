@@ -101,7 +101,8 @@ def _pieces(layers: int, sums: np.ndarray, rest: int, kinds: list[str], counts: 
     held, gains = over.argmax(axis=1), over.max(axis=1) - NAT * every.bits
     number, takes, clauses = np.zeros_like(held), every.takes, every.clauses
     if counts:
-        gains = np.concatenate([gains, counts[0] - NAT * free.bits])
+        form = clause_bits(len(kinds), "count") - clause_bits(len(kinds))
+        gains = np.concatenate([gains, counts[0] - NAT * (free.bits + form)])
         number, held = np.concatenate([number, counts[1]]), np.concatenate([held, counts[2]])
         takes, clauses = np.concatenate([takes, free.takes]), clauses + free.clauses
     gains = gains - NAT * clause_bits(len(kinds))

@@ -110,7 +110,7 @@ class Program:
         for clause in self.clauses:
             edges = start_bits(clause.start, self.layers) + end_bits(clause, self.layers)
             what = period_bits(clause.period) if clause.form == "every" else count_bits(clause.end - clause.start)
-            total += clause_bits(len(kinds)) + edges + what
+            total += clause_bits(len(kinds), clause.form) + edges + what
         return total
 
     def scaled(self, layers: int) -> "Program":
@@ -125,9 +125,10 @@ def rest_bits(default: bool, kinds: int) -> float:
     return math.log2(8 / 7) if default else 3 + math.log2(max(1, kinds - 1))
 
 
-def clause_bits(kinds: int) -> float:
-    """That there is a clause, of which form it is, and which kind it holds, other than the rest's."""
-    return 2 + math.log2(max(1, kinds - 1))
+def clause_bits(kinds: int, form: str = "every") -> float:
+    """That there is a clause, of which form it is (a count is one of eight), and which kind it holds, other than the
+    rest's."""
+    return 1 + (math.log2(8 / 7) if form == "every" else 3.0) + math.log2(max(1, kinds - 1))
 
 
 def period_bits(period: int) -> float:
