@@ -97,11 +97,15 @@ def _program_rule(
 ) -> dict[str, Any]:
     keeps = kept(program, placed(sure.nothing, table), table)
     seeds = agreement(table.selected())
-    reason = (
-        f"It keeps {keeps['share']:.0%} of the log-probability by which the likeliest candidates beat saying only "
-        f"'{sure.nothing.sentence()}' ({keeps['rule']:.1f} of {keeps['argmax']:.1f} against {keeps['nothing']:.1f} "
-        f"nats), at {sure.bits:.0f} bits, and {_why(sure)}.{_against(contradicted)}"
-    )
+    nats = f"{keeps['rule']:.1f} of {keeps['argmax']:.1f} against {keeps['nothing']:.1f} nats"
+    if program.clauses:
+        reason = (
+            f"It keeps {keeps['share']:.0%} of the log-probability by which the likeliest candidates beat saying only "
+            f"'{sure.nothing.sentence()}' ({nats}), at {sure.bits:.0f} bits, and {_why(sure)}."
+        )
+    else:
+        reason = f"No clause is worth its length: {_why(sure)}."
+    reason += _against(contradicted)
     if seeds["by_layer"] is not None:
         reason += (
             f" Seeds agree on {seeds['by_layer']:.0%} of the layers, and on {seeds['by_composition']:.0%} when only "
