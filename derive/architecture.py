@@ -166,20 +166,9 @@ class Architecture:
             raise ArchitectureError(error.path, str(error)) from None
         except UserError as error:
             raise ArchitectureError("", str(error)) from None
-        own = given.program.layers
-        evidence = {
-            "rules": [
-                {
-                    "rule": "program",
-                    "value": given.program.scaled(len(blocks)).sentence(),
-                    "supported": None,
-                    "reason": f"From a rule of {own} layers: {given.sentence}.",
-                }
-            ]
-        }
         kept = {key: value for key, value in given.provenance.items() if key not in ("model", "task")}
-        name = "par-rule" if len(blocks) == own else f"par-rule-{len(blocks)}"
-        return cls(name, settings.task, settings, blocks, evidence, provenance=kept)
+        name = "par-rule" if len(blocks) == given.program.layers else f"par-rule-{len(blocks)}"
+        return cls(name, settings.task, settings, blocks, given.origin(len(blocks)), provenance=kept)
 
     @classmethod
     def load(cls, path: str | Path) -> "Architecture":

@@ -51,6 +51,12 @@ class RuleFile:
                 parse_candidate(label, settings, f"program[{at}].holds")
         return tuple(parse_candidate(label, settings, f"layers[{at}]") for at, label in enumerate(made.labels()))
 
+    def origin(self, layers: int) -> dict[str, Any]:
+        """The evidence of its layout at a depth: the program there, and the one that it comes from."""
+        reason = f"From a rule of {self.program.layers} layers: {self.sentence}."
+        value = self.program.scaled(layers).sentence()
+        return {"rules": [{"rule": "program", "value": value, "supported": None, "reason": reason}]}
+
     def settings(self, model: Mapping[str, Any] | None = None) -> tuple[ModelSettings, int | None]:
         """The widths that it was found at, or the defaults, with keys of `model` in their place; and `model`'s
         layers."""

@@ -13,13 +13,10 @@ from typing import Any
 import numpy as np
 
 from derive.kind_table import Table
-from derive.program_certainty import ENOUGH, LEAST_MARGIN, Certainty, certainty
-from derive.program_reading import Figures, contradictions, figures, kept, placed
+from derive.program_certainty import ENOUGH, Certainty, certainty
+from derive.program_reading import Figures, contradictions, figures, placed
+from derive.program_rule import UNSUPPORTED, interval, prefix, program_rule, why
 from derive.programs import Program
-from derive.seed_agreement import agreement
-
-UNSUPPORTED = "Not supported by the evidence: "
-ONE_SEED = " One seed: whether another would agree is not known."
 
 
 @dataclass(frozen=True)
@@ -32,11 +29,6 @@ class Findings:
     contradicted: list[dict[str, Any]]
     rules: list[dict[str, Any]]
 
-    @property
-    def count(self) -> int:
-        """Attention blocks."""
-        return self.figures.count
-
 
 def find_rules(table: Table, seed: int = 0) -> Findings:
     """All rules that the table tells, each with whether the evidence bears it out. The same table gives the same
@@ -46,7 +38,7 @@ def find_rules(table: Table, seed: int = 0) -> Findings:
     drawn = _Drawn(table, sure, [figures(one, table) for one in sure.shortlist], figures(program, table))
     contradicted = contradictions(program, table)
     rules = [
-        _program_rule(table, sure, program, contradicted),
+        program_rule(table, sure, program, contradicted),
         _thirds_rule(drawn, program),
         _cut_rule(drawn),
         _ratio_rule(drawn),
@@ -76,7 +68,7 @@ class _Drawn:
 
     def interval(self, figure: Callable[[Figures], float]) -> list[float]:
         """95 % of the draws, as values that occur."""
-        return _interval(np.array([figure(one) for one in self.listed])[self.sure.picks])
+        return interval(np.array([figure(one) for one in self.listed])[self.sure.picks])
 
     def masses(self, which: np.ndarray) -> np.ndarray:
         """Summed probability of the candidates in `which` [C] in each draw, [draws, N]."""
@@ -89,75 +81,7 @@ class _Drawn:
             return ""
         if self.sure.supported and same is not None:
             return f"; so it is in {self.share(same):.0%} of the draws of seeds and steps only"
-        return f"; {_why(self.sure)}"
-
-
-def _program_rule(
-    table: Table, sure: Certainty, program: Program, contradicted: list[dict[str, Any]]
-) -> dict[str, Any]:
-    keeps = kept(program, placed(sure.nothing, table), table)
-    seeds = agreement(table.selected())
-    nats = f"{keeps['rule']:.1f} of {keeps['argmax']:.1f} against {keeps['nothing']:.1f} nats"
-    if program.clauses:
-        reason = (
-            f"It keeps {keeps['share']:.0%} of the log-probability by which the likeliest candidates beat saying only "
-            f"'{sure.nothing.sentence()}' ({nats}), at {sure.bits:.0f} bits, and {_why(sure)}."
-        )
-    else:
-        reason = f"No clause is worth its length: {_why(sure)}."
-    reason += _against(contradicted)
-    if seeds["by_layer"] is not None:
-        reason += (
-            f" Seeds agree on {seeds['by_layer']:.0%} of the layers, and on {seeds['by_composition']:.0%} when only "
-            "the number of each kind counts."
-        )
-    return {
-        "rule": "program",
-        "value": program.sentence(),
-        "interval": None,
-        "supported": sure.supported,
-        "bits": round(sure.bits, 3),
-        "score": round(sure.score, 4),
-        "margin": round(sure.margin, 4),
-        "beats_noise": sure.beats_noise,
-        "beats_nothing": sure.beats_nothing,
-        "kept": keeps,
-        "agreement": seeds,
-        "clauses": [_clause_entry(sure, at) for at in range(len(sure.program.clauses))],
-        "contradicted": contradicted,
-        "reason": _prefix(sure.supported) + reason + (ONE_SEED if len(table.samples) == 1 else ""),
-    }
-
-
-def _clause_entry(sure: Certainty, at: int) -> dict[str, Any]:
-    """A clause's certainty: share of draws that have one like it, and intervals of its numbers over those."""
-    clause, like = sure.program.clauses[at], sure.like(sure.program.clauses[at])
-    numbers = ("period", "start", "end") if clause.form == "every" else ("count", "start", "end")
-    return {
-        "clause": clause.sentence(sure.program.layers),
-        "supported": sure.clause_supported(at),
-        "returns": round(sure.returns[at], 4),
-        "exactly": round(sum(one == clause for one in like) / len(sure.picks), 4),
-        "intervals": {name: _interval(np.array([getattr(one, name) for one in like])) for name in numbers}
-        if like
-        else None,
-    }
-
-
-def _against(contradicted: list[dict[str, Any]]) -> str:
-    """The layers that the rule contradicts, the certain ones by name."""
-    if not contradicted:
-        return " It contradicts no layer's likeliest candidate."
-    certain = [entry for entry in contradicted if entry["certain"]]
-    total = sum(entry["nats"] for entry in contradicted)
-    said = f" It contradicts {len(contradicted)} layers, at {total:.1f} nats"
-    if not certain:
-        return said + ", none of them certain."
-    named = ", ".join(
-        f"{entry['layer']} ({entry['preferred']} {entry['preferred_probability']:.2f}, held {entry['chosen']})"
-        for entry in certain
-    )
-    return f"{said}; of these all seeds are certain of layer{'s' if len(certain) > 1 else ''} {named}."
+        return f"; {why(self.sure)}"
 
 
 def _thirds_rule(drawn: _Drawn, program: Program) -> dict[str, Any]:
@@ -172,11 +96,11 @@ def _thirds_rule(drawn: _Drawn, program: Program) -> dict[str, Any]:
     return {
         "rule": "attention_per_third",
         "value": values,
-        "interval": [_interval(draws[:, part].sum(axis=1)) for part in parts],
+        "interval": [interval(draws[:, part].sum(axis=1)) for part in parts],
         "supported": supported,
         "layers": [len(part) for part in parts],
         "program": [int(held[part].sum()) for part in parts],
-        "reason": f"{_prefix(supported)}Expected attention-like blocks in the first, middle and last third of the "
+        "reason": f"{prefix(supported)}Expected attention-like blocks in the first, middle and last third of the "
         f"depth: {told}; the program has {', '.join(str(int(held[part].sum())) for part in parts)}.",
     }
 
@@ -196,7 +120,7 @@ def _cut_rule(drawn: _Drawn) -> dict[str, Any]:
         "where": own.where,
         "region": [own.start, own.end],
         "returns": round(drawn.share(same), 4),
-        "reason": f"{_prefix(supported)}{_region(drawn)}{drawn.but(supported or own.where == 'ends', same)}.",
+        "reason": f"{prefix(supported)}{_region(drawn)}{drawn.but(supported or own.where == 'ends', same)}.",
     }
     if own.where in ("early", "middle", "late"):
         ends = drawn.interval(lambda one: one.end)
@@ -246,7 +170,7 @@ def _ratio_rule(drawn: _Drawn) -> dict[str, Any]:
         "expected": round(expected, 4),
         "preferred": round(preferred, 4),
         "count_interval": [int(low), int(high)],
-        "reason": f"{_prefix(supported)}{shown} ({own.count} of {layers} in the program; the probabilities sum to "
+        "reason": f"{prefix(supported)}{shown} ({own.count} of {layers} in the program; the probabilities sum to "
         f"{expected:.1f}, and {preferred:.1f} layers prefer one){drawn.but(supported, same)}.",
     }
 
@@ -262,7 +186,7 @@ def _kind_rule(drawn: _Drawn, program: Program) -> dict[str, Any]:
     rule["shares"] = {label: round(float(share), 4) for label, share in zip(labels, shares, strict=True)}
     if len(labels) == 1:
         sure = drawn.sure.supported
-        reason = f"{_prefix(sure)}{labels[0]} is the only attention-like candidate{drawn.but(sure)}."
+        reason = f"{prefix(sure)}{labels[0]} is the only attention-like candidate{drawn.but(sure)}."
         return {**rule, "value": labels[0], "supported": sure, "reason": reason}
     likeliest = labels[int(shares.argmax())]
     named = own.count > 0 and set(own.kinds) <= set(labels)
@@ -280,7 +204,7 @@ def _kind_rule(drawn: _Drawn, program: Program) -> dict[str, Any]:
     rule["value"] = pieces if len(pieces) > 1 else pieces[0]["candidate"]
     return {
         **rule,
-        "reason": f"{_prefix(rule['supported'])}the attention blocks are {told}{drawn.but(rule['supported'], same)}.",
+        "reason": f"{prefix(rule['supported'])}the attention blocks are {told}{drawn.but(rule['supported'], same)}.",
     }
 
 
@@ -308,32 +232,13 @@ def _identity_rule(drawn: _Drawn) -> dict[str, Any]:
     return {
         **rule,
         "value": round(mass, 6),
-        "interval": _interval(drawn.masses(table.identity).mean(axis=1)),
+        "interval": interval(drawn.masses(table.identity).mean(axis=1)),
         "supported": supported,
         "layers_with_identity": own.idle,
         "useful_layers": table.layers - own.idle,
-        "reason": f"{_prefix(supported)}identity has a share of {mass:.2f}, and holds {own.idle} of {table.layers} "
+        "reason": f"{prefix(supported)}identity has a share of {mass:.2f}, and holds {own.idle} of {table.layers} "
         f"layers of the program{left}{drawn.but(supported, same)}.",
     }
-
-
-def _why(sure: Certainty) -> str:
-    if sure.margin <= LEAST_MARGIN or sure.beats_noise < ENOUGH:
-        return "that cannot be told from an untrained search"
-    if sure.beats_nothing < ENOUGH:
-        return f"it beats saying nothing in {sure.beats_nothing:.0%} of the draws only"
-    beats = f"saying nothing in {sure.beats_nothing:.0%} of the draws"
-    return f"it beats an untrained search by {sure.margin:.1f} nats and {beats}"
-
-
-def _prefix(supported: bool) -> str:
-    return "" if supported else UNSUPPORTED
-
-
-def _interval(values: np.ndarray) -> list[float]:
-    whole = np.issubdtype(values.dtype, np.integer)
-    found = np.quantile(values, (0.025, 0.975), method="nearest" if whole else "linear")
-    return [int(q) if whole else round(float(q), 4) for q in found]
 
 
 def _over(layers: int, count: float) -> float | None:
