@@ -71,9 +71,10 @@ def _against(contradicted: list[dict[str, Any]]) -> str:
         return " It contradicts no layer's likeliest candidate."
     certain = [entry for entry in contradicted if entry["certain"]]
     total = sum(entry["nats"] for entry in contradicted)
-    said = f" It contradicts {len(contradicted)} layers, at {total:.1f} nats"
+    number = "1 layer" if len(contradicted) == 1 else f"{len(contradicted)} layers"
+    said = f" It contradicts {number}, at {total:.1f} nats"
     if not certain:
-        return said + ", none of them certain."
+        return said + ", none certain in all seeds."
     named = ", ".join(
         f"{entry['layer']} ({entry['preferred']} {entry['preferred_probability']:.2f}, held {entry['chosen']})"
         for entry in certain
