@@ -5,13 +5,24 @@ import importlib
 from typing import Any
 
 from derive.architecture import Architecture, ArchitectureError
+from derive.rule_file import RuleFile
 
-__all__ = ["Architecture", "ArchitectureError", "build", "derive_architectures", "derive_contenders", "pareto_front"]
+__all__ = [
+    "Architecture",
+    "ArchitectureError",
+    "RuleFile",
+    "build",
+    "derive_architectures",
+    "derive_contenders",
+    "derive_rule",
+    "pareto_front",
+]
 
 _LATER = {
     "build": "derive.building",
     "derive_architectures": "derive.derivation",
     "derive_contenders": "derive.contenders",
+    "derive_rule": "derive.derivation",
     "pareto_front": "derive.derivation",
 }
 

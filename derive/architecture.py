@@ -11,6 +11,7 @@ from typing import Any
 from derive import file_checks as checks
 from derive.patterns import INTERLEAVED, MAX_LAYERS, compress, expand
 from derive.presets import find_preset, preset_pattern
+from derive.rule_file import RuleFile
 from derive.strict_json import read_json, write_json
 from supernet.blocks import Candidate, candidate_cost, candidate_to_json, letters, parse_candidate
 from supernet.costs import surroundings
@@ -143,6 +144,31 @@ class Architecture:
         return dataclasses.replace(cls.from_pattern(flat, settings), name=name)
 
     @classmethod
+    def from_rule(
+        cls,
+        rule: "str | Path | Mapping[str, Any] | RuleFile",
+        layers: int | None = None,
+        model: Mapping[str, Any] | None = None,
+    ) -> "Architecture":
+        """The layout that a rule (a file, a parsed file or a RuleFile) makes at a depth, by default its own.
+
+        Periods stay, borders and counts go with the depth (`Program.scaled`). The widths are those that the rule was
+        found at, with the keys of `model` in their place. Raises ArchitectureError naming file and JSON path.
+        """
+        try:
+            given = rule if isinstance(rule, RuleFile) else _read_rule(rule)
+            settings, named = given.settings(model)
+            depth = named if layers is None else layers
+            blocks = given.candidates(settings, depth)
+        except SettingError as error:
+            raise ArchitectureError(error.path, str(error)) from None
+        except UserError as error:
+            raise ArchitectureError("", str(error)) from None
+        kept = {key: value for key, value in given.provenance.items() if key not in ("model", "task")}
+        name = "par-rule" if len(blocks) == given.program.layers else f"par-rule-{len(blocks)}"
+        return cls(name, settings.task, settings, blocks, given.origin(len(blocks)), provenance=kept)
+
+    @classmethod
     def load(cls, path: str | Path) -> "Architecture":
         """The architecture in a file. ArchitectureError (a ValueError) names the file and the JSON path of what is
         wrong."""
@@ -187,6 +213,10 @@ class Architecture:
     def _layer_costs(self, seq_len: int) -> list[tuple[int, int]]:
         costs = {layer: candidate_cost(layer, self.model, seq_len) for layer in set(self.layers)}
         return [costs[layer] for layer in self.layers]
+
+
+def _read_rule(rule: "str | Path | Mapping[str, Any]") -> RuleFile:
+    return RuleFile.from_json(rule) if isinstance(rule, Mapping) else RuleFile.load(rule)
 
 
 def _migrate(value: Any) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from derive.architecture import Architecture
 from derive.budget import Problem, Solution, front, solve
 from derive.constraints import check_budget, parse_rules
 from derive.evidence import RunEvidence, number, read_run
-from derive.layout import overruled, par_rule_layout, rule_names
-from derive.rules import Table, find_rules
+from derive.kind_table import Table
+from derive.layout import Layout, overruled, par_rule_layout, rule_names
+from derive.rule_file import RuleFile
+from derive.rules import find_rules
 from supernet.blocks import Candidate, candidate_cost
 from supernet.errors import SettingError, UserError
 
@@ -33,18 +35,9 @@ def derive_architectures(
     """
     run = read_run(run_folder)
     section = run.section("derive")
-    cut, ratio = (
-        number(section.get(key)) if value is None else value for key, value in (("cut", cut), ("ratio", ratio))
-    )
     probabilities = run.selected(selection)
     problem = build_problem(run, probabilities, budget, section.get("rules") if rules is None else rules)
-    table = Table(
-        [seed.tail for seed in run.seeds],
-        run.labels,
-        np.array([c.attention_like for c in run.candidates]),
-        np.array([c.block == "identity" for c in run.candidates]),
-    )
-    layout = par_rule_layout(probabilities, run.candidates, run.labels, find_rules(table), cut=cut, ratio=ratio)
+    layout = _rule_layout(run, selection, cut, ratio)
     best = solve(problem)
     argmax = [run.candidates[int(row.argmax())] for row in probabilities]
     cheapest = [run.candidates[choice] for choice in best.choice]
@@ -54,6 +47,43 @@ def derive_architectures(
         "budget": (cheapest, _budget_rules(problem, best), problem.blockers(best.choice)),
     }
     return {name: build_record(run, name, probabilities, selection, *parts) for name, parts in found.items()}
+
+
+def derive_rule(
+    run_folder: str | Path, cut: float | None = None, ratio: float | None = None, selection: str = "last"
+) -> RuleFile:
+    """The rule of a run folder as its file: the program that `par-rule` is the layout of, its evidence and provenance.
+
+    Arguments as of `derive_architectures`. Writes nothing. Raises UserError for files that are wrong.
+    """
+    run = read_run(run_folder)
+    layout = _rule_layout(run, selection, cut, ratio)
+    evidence = {
+        "candidates": run.labels,
+        "probabilities": run.selected(selection).round(6).tolist(),
+        "rules": layout.rules,
+        "verdict": run.verdict(),
+    }
+    model = {**run.settings.to_mapping()}
+    return RuleFile(
+        layout.program, evidence, {**_provenance(run, selection), "task": run.settings.task, "model": model}
+    )
+
+
+def _rule_layout(run: RunEvidence, selection: str, cut: float | None, ratio: float | None) -> Layout:
+    """The layout of the rule; a cut and ratio that are None are the run's own."""
+    section = run.section("derive")
+    cut, ratio = (
+        number(section.get(key)) if value is None else value for key, value in (("cut", cut), ("ratio", ratio))
+    )
+    table = Table(
+        [seed.tail for seed in run.seeds],
+        run.labels,
+        np.array([c.attention_like for c in run.candidates]),
+        np.array([c.block == "identity" for c in run.candidates]),
+        selection,
+    )
+    return par_rule_layout(table, run.candidates, find_rules(table), cut=cut, ratio=ratio)
 
 
 def pareto_front(

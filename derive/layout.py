@@ -1,52 +1,63 @@
-"""Rules -> layout: attention blocks spread evenly in their region, kinds as learned, the rest feed-forward."""
+"""Rules -> layout: what the program says, or with a forced cut or ratio attention spread evenly in its region."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from derive.kind_table import Table
 from derive.patterns import check_cut, check_ratio, par_positions, spread
+from derive.programs import ATTENTION, Clause, Program
 from derive.rules import Findings
 from supernet.blocks import Candidate
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Layers with the rules that made them; `why` names for each layer the rule that decides it."""
+    """Layers with the program and the rules that made them; `why` names for each layer the rule that decides it."""
 
     layers: list[Candidate]
     why: list[str]
     rules: list[dict[str, Any]]
+    program: Program
 
 
 def par_rule_layout(
-    probabilities: np.ndarray,
+    table: Table,
     candidates: list[Candidate],
-    labels: list[str],
     findings: Findings,
     *,
     cut: float | None = None,
     ratio: float | None = None,
 ) -> Layout:
-    """The layout of the rules found, or with `cut` and `ratio` forced, for [N, C] probabilities.
+    """The layout of the program found, or with `cut` and `ratio` forced.
 
-    A forced cut's region starts at layer 0. Raises SettingError for a cut outside (0, 1] or a ratio below 1.
+    Forced values replace the program's attention clauses: k = round(N / ratio) blocks, max(1, round(cut N / k)) apart,
+    in a forced cut from layer 0 on. Raises SettingError for a cut outside (0, 1] or a ratio below 1.
     """
-    layers = len(probabilities)
+    layers, own = table.layers, findings.figures
     if cut is not None:
         check_cut(cut)
     if ratio is not None:
         check_ratio(ratio)
+    program, forced = findings.program, cut is not None or ratio is not None
+    if forced:
+        program = _with_attention(program, table, _positions(layers, findings, cut, ratio))
     rules = [_forced(rule, cut, ratio, layers) for rule in findings.rules]
-    attention = set(_positions(layers, findings, cut, ratio))
-    rest, rest_rule = _rest(probabilities, candidates, labels, sorted(set(range(layers)) - attention))
-    chosen, why = [], []
-    end = layers * cut if cut is not None else findings.end
-    for layer in range(layers):
-        inside = (0 if cut is not None else findings.start) <= layer < end
-        chosen.append(_kind(layer, findings, candidates, labels) if layer in attention else rest)
-        why.append("ratio" if inside or layer in attention else "cut")
-    return Layout(chosen, why, [*rules, rest_rule])
+    if forced:
+        rules[0] = {
+            **rules[0],
+            "forced": True,
+            "learned": rules[0]["value"],
+            "value": program.sentence(),
+            "reason": f"Attention is placed by the forced cut or ratio. The evidence says: {rules[0]['reason']}",
+        }
+    start, end = (0, layers * cut) if cut is not None else (own.start, own.end)
+    labels = program.labels()
+    by_label = dict(zip(table.labels, candidates, strict=True))
+    chosen = [by_label.get(label) or Candidate(label) for label in labels]
+    why = ["ratio" if start <= layer < end or chosen[layer].attention_like else "cut" for layer in range(layers)]
+    return Layout(chosen, why, [*rules, _rest_rule(program, table)], program)
 
 
 def overruled(
@@ -88,15 +99,48 @@ def rule_names(layout: Layout, probabilities: np.ndarray, candidates: list[Candi
 
 
 def _positions(layers: int, findings: Findings, cut: float | None, ratio: float | None) -> list[int]:
-    learned = next(rule["value"] for rule in findings.rules if rule["rule"] == "ratio")
-    ratio = learned if ratio is None else ratio
+    own = findings.figures
+    if ratio is None:
+        ratio = layers / own.count if own.count else None
     if ratio is None or round(layers / ratio) == 0:
         return []
-    start, end = (findings.start, findings.end) if findings.end else (0, layers)
+    start, end = (own.start, own.end) if own.end else (0, layers)
     if cut is None and start > 0:
         count = min(round(layers / ratio), layers - start)
         return spread(start, max(end, start + count), count, stride=max(1, round((end - start) / count)))
     return par_positions(layers, round(end / layers, 6) if cut is None else cut, ratio)
+
+
+def _with_attention(program: Program, table: Table, positions: list[int]) -> Program:
+    """The program with attention at these evenly spaced layers in place of its own, of the kinds it has there."""
+    mixes = {label for label, yes in zip(table.labels, table.attention, strict=True) if yes} | {ATTENTION}
+    others = tuple(clause for clause in program.clauses if clause.holds not in mixes)
+    rest = program.rest if program.rest.holds not in mixes else Clause("rest", _unmixed(table))
+    if not positions:
+        return Program(program.layers, rest, others)
+    labels = program.labels()
+    held = [layer for layer, label in enumerate(labels) if label in mixes]
+    blocks = [_nearest(layer, held, labels, table) for layer in positions]
+    stride = positions[1] - positions[0] if len(positions) > 1 else 1
+    end = min(program.layers, positions[0] + stride * len(positions))
+    clause = Clause("every", blocks[0], positions[0], end, stride)
+    if len(set(blocks)) > 1:
+        clause = replace(clause, holds=ATTENTION, blocks=tuple(blocks))
+    return Program(program.layers, rest, (*others, clause))
+
+
+def _nearest(layer: int, held: list[int], labels: list[str], table: Table) -> str:
+    """What the program's attention block nearest to a layer is; the likeliest attention-like candidate where it has
+    none."""
+    if held:
+        return labels[min(held, key=lambda other: (abs(other - layer), other))]
+    mass = np.where(table.attention, table.mean().sum(axis=0), -1.0)
+    return table.labels[int(mass.argmax())] if table.attention.any() else "self_attention"
+
+
+def _unmixed(table: Table) -> str:
+    """What stands in the layers without attention where the program has attention throughout."""
+    return "feed_forward" if table.attention.all() else table.default
 
 
 def _forced(rule: dict[str, Any], cut: float | None, ratio: float | None, layers: int) -> dict[str, Any]:
@@ -120,35 +164,14 @@ def _forced(rule: dict[str, Any], cut: float | None, ratio: float | None, layers
     }
 
 
-def _kind(layer: int, findings: Findings, candidates: list[Candidate], labels: list[str]) -> Candidate:
-    label = next((label for start, end, label in findings.kinds if start <= layer < end), None)
-    return Candidate("self_attention") if label is None else candidates[labels.index(label)]
-
-
-def _rest(
-    probabilities: np.ndarray, candidates: list[Candidate], labels: list[str], where: list[int]
-) -> tuple[Candidate, dict[str, Any]]:
-    """What stands in the layers without attention: the likeliest feed_forward there, or what is nearest to one."""
-    rule = {"rule": "rest", "interval": None, "supported": True}
-    mass = probabilities[where].sum(axis=0) if where else probabilities.sum(axis=0)
-    kinds = (
-        (lambda c: c.block == "feed_forward", "The other layers are {}."),
-        (
-            lambda c: not c.attention_like and c.block != "identity",
-            "feed_forward was no candidate, so the other layers are {}.",
-        ),
-        (
-            lambda c: c.block == "identity",
-            "Of blocks that are not attention only identity was a candidate: the other layers are {}.",
-        ),
-    )
-    for fits, reason in kinds:
-        fitting = [index for index, candidate in enumerate(candidates) if fits(candidate)]
-        if fitting:
-            best = max(fitting, key=lambda index: (mass[index], -index))
-            return candidates[best], {**rule, "value": labels[best], "reason": reason.format(labels[best])}
-    reason = (
-        "Not supported by the evidence: all candidates are attention-like, so the other layers are feed_forward "
-        "unsearched."
-    )
-    return Candidate("feed_forward"), {**rule, "value": "feed_forward", "supported": False, "reason": reason}
+def _rest_rule(program: Program, table: Table) -> dict[str, Any]:
+    """What stands in the layers that no clause holds."""
+    holds = program.rest.holds
+    rule = {"rule": "rest", "value": holds, "interval": None, "supported": True, "selection": table.selection}
+    if holds not in table.kinds:
+        reason = (
+            "Not supported by the evidence: all candidates are attention-like, so the other layers are feed_forward "
+            "unsearched."
+        )
+        return {**rule, "supported": False, "reason": reason}
+    return {**rule, "reason": f"The layers that no clause holds are {holds}."}
