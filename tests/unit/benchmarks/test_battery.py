@@ -10,13 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
 import battery
 import battery_settings
 import battery_truth
+import pytest
 from battery_layouts import Space
 from battery_settings import CANDIDATES, IDS, LAYERS, ROWS, SETTINGS, SMALLEST, WIDTHS, Setting
 from battery_tables import Row, Truth, append_row, best_crossed, chances_of_first, load_truth, read_rows

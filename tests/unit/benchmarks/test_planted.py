@@ -1,14 +1,10 @@
 """The planted corpora follow the rule that they are named for."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
 import planted
+import pytest
 
 from derive import Architecture
 

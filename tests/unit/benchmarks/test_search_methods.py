@@ -1,14 +1,8 @@
 """The changes to a search that the benchmark compares do what their names say."""
 
-import sys
-from pathlib import Path
-
 import pytest
-import torch
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
 import search_methods as methods
+import torch
 
 from nas.config.sections import Config, DataConfig, ModelConfig, SearchConfig
 from nas.data.corpus import Corpus, load_corpus

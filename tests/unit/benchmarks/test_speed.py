@@ -1,15 +1,11 @@
 """The side-by-side of steps runs at the smallest sizes and prints every row it promises."""
 
 import re
-import sys
 import time
 from functools import partial
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
-
 import speed
 import speed_growth
 from speed_children import answer
